@@ -1,0 +1,212 @@
+"""The configuration of one run: loading, overriding, checking, signing."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError, model_validator
+
+from pipeline.errors import UserError
+from pipeline.evaluate.config import EvaluationConfig
+from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
+from pipeline.prepare.config import DataConfig
+from pipeline.schema import Schema
+from pipeline.train.config import TrainingConfig
+
+SCHEMA_VERSION = 1
+UNSIGNED = ("name", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
+            "training.log_every", "training.tensorboard")  # fmt: skip
+"""Fields that cannot change what is trained. Evaluation results carry a signature of their own."""
+
+SHORTHANDS = {"model": "name", "method": "name", "tuning": "kind"}
+"""`method: bitune` means `method: {name: bitune}`; expanded before merging, so that an override
+`method.theta_init=0.1` refines the method of the file instead of replacing it."""
+
+
+class PathsConfig(Schema):
+    """Where results go. Relative paths start at the working directory."""
+
+    runs: Path = Path("runs")
+    cache: Path = Path(".cache/dualtune")
+
+
+class RunConfig(Schema):
+    """Everything that defines one run: one model, one method, one seed."""
+
+    name: str = "run"
+    seed: int = 42
+    model: ModelConfig
+    method: MethodConfig = MethodConfig.model_validate("causal")
+    tuning: TuningConfig = TuningConfig()
+    data: DataConfig | None = None
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    paths: PathsConfig = PathsConfig()
+
+    @model_validator(mode="after")
+    def _needs_data(self) -> "RunConfig":
+        if self.tuning.kind != "none" and self.data is None:
+            raise ValueError("data is missing: a run that trains (tuning.kind other than none) needs data.sources")
+        return self
+
+
+def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML file with its `base:` files and dotted overrides (`training.epochs=3`).
+
+    Raises:
+        UserError: naming the file, the key, the value and what was allowed.
+    """
+    return parse_config(merged_yaml(Path(path), overrides), str(path))
+
+
+def parse_config(values: dict[str, Any], origin: str) -> RunConfig:
+    """Check a nested dictionary; `origin` is named in errors."""
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise UserError(f"{origin}: " + "; ".join(explain(error))) from None
+
+
+def merged_yaml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Merge base files (in order), the file itself and the overrides, without checking them."""
+    merged = OmegaConf.merge(*_layers(path, ()))
+    try:
+        merged = OmegaConf.merge(merged, *(_override(override) for override in overrides))
+        values = OmegaConf.to_container(merged, resolve=True)
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
+        raise UserError(f"{path}: {str(error).splitlines()[0]}") from None
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def _override(override: str) -> Any:
+    key, separator, _ = override.partition("=")
+    if not separator or not key:
+        raise UserError(f"override {override!r} is not of the form key=value, for example training.epochs=3")
+    return _expand(OmegaConf.to_container(OmegaConf.from_dotlist([override])))
+
+
+def _expand(values: Any) -> Any:
+    """The layer with its shorthands written out."""
+    return OmegaConf.create({
+        key: {SHORTHANDS[key]: value} if key in SHORTHANDS and isinstance(value, str) else value
+        for key, value in values.items()
+    })  # fmt: skip
+
+
+def _layers(path: Path, seen: tuple[Path, ...]) -> list[Any]:
+    """The file's base layers, outermost first, then its own keys."""
+    values = read_yaml(path)
+    if path.resolve() in seen:
+        raise UserError(f"{path}: its base files include each other in a circle")
+    bases = values.pop("base", [])
+    if isinstance(bases, str):
+        bases = [bases]
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise UserError(f"{path}: base: must be a list of YAML files, not {bases!r}")
+    layers = [layer for base in bases for layer in _layers(path.parent / base, (*seen, path.resolve()))]
+    return [*layers, _expand(values)]
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """One YAML file as a dictionary.
+
+    Raises:
+        UserError: the file is missing, unreadable, not UTF-8, not YAML, or not a mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', error)})") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must hold keys and values, not {type(values).__name__}")
+    return values
+
+
+def explain(error: ValidationError) -> list[str]:
+    """Each fault as one phrase: key, value, what was allowed."""
+    return [_explain_one(dict(detail)) for detail in error.errors()]
+
+
+def _explain_one(detail: dict[str, Any]) -> str:
+    key = ".".join(str(part) for part in detail["loc"]) or "configuration"
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {key!r}{_suggestion(detail['loc'])}"
+    if detail["type"] == "missing":
+        return f"{key} is missing"
+    message = detail["msg"].removeprefix("Value error, ")
+    shown = detail["input"] if isinstance(detail["input"], str | int | float | bool) else None
+    return f"{key}{f' = {shown!r}' if shown is not None else ''}: {message}"
+
+
+def _suggestion(location: tuple[Any, ...]) -> str:
+    fields = _fields_at(location[:-1])
+    if not fields:
+        return ""
+    return f" (allowed here: {', '.join(sorted(fields))})"
+
+
+def _fields_at(location: tuple[Any, ...]) -> list[str]:
+    schema: Any = RunConfig
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = schema.model_fields.get(part) if _is_schema(schema) else None
+        schema = _inner_schema(field.annotation) if field else None
+    return list(schema.model_fields) if _is_schema(schema) else []
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Schema)
+
+
+def _inner_schema(annotation: Any) -> Any:
+    if _is_schema(annotation):
+        return annotation
+    inner = [_inner_schema(argument) for argument in getattr(annotation, "__args__", ())]
+    return next((schema for schema in inner if schema is not None), None)
+
+
+def as_dict(config: Schema) -> dict[str, Any]:
+    """Plain values, defaults included, as JSON would hold them."""
+    values: dict[str, Any] = config.model_dump(mode="json")
+    return values
+
+
+def to_yaml(config: Schema) -> str:
+    """The resolved configuration as YAML that `load_config` reads back."""
+    return yaml.safe_dump(as_dict(config), sort_keys=False, allow_unicode=True)
+
+
+def digest(values: Any) -> str:
+    """First 16 hex digits of the SHA-256 of canonical JSON: equal on every machine."""
+    text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def signature(config: RunConfig) -> str:
+    """Identity of what is trained: the resolved configuration minus `UNSIGNED`, plus the schema version.
+
+    A pretrained model (tuning.kind none) does not depend on seed, data or training.
+    """
+    values = as_dict(config)
+    unsigned = (*UNSIGNED, "seed", "data", "training") if config.tuning.kind == "none" else UNSIGNED
+    for field in unsigned:
+        _drop(values, field)
+    return digest({"schema": SCHEMA_VERSION, "config": values})
+
+
+def _drop(values: dict[str, Any], dotted: str) -> None:
+    *parents, leaf = dotted.split(".")
+    for parent in parents:
+        values = values.get(parent) or {}
+    values.pop(leaf, None)

@@ -1,0 +1,81 @@
+"""Writing so that a reader never sees half a file, and that a kill at any moment loses nothing."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import StageError
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it is flushed to disk and renamed to `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        raise StageError(f"{path}: cannot be written ({error.strerror or error})") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder beside `path`; on success it replaces `path` whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    temporary.chmod(0o755)  # mkdtemp makes it private; results are shared with colleagues
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            _sync(file)
+        if path.exists():
+            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+            path.replace(old)
+            temporary.replace(path)
+            shutil.rmtree(old)
+        else:
+            temporary.replace(path)
+    except OSError as error:
+        raise StageError(f"{path}: cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, as UTF-8."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write JSON atomically. NaN is refused: it is not JSON."""
+    write_text(path, json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any | None:
+    """The content, or None when the file is absent or not whole JSON (then it counts as not written)."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,94 @@
+"""Configuration of the model: base weights, method (branches over the prompt) and tuning."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from pipeline.schema import Schema
+
+PatternName = Literal["causal", "bidirectional", "anti_causal"]
+
+
+class BranchConfig(Schema):
+    """One reading of the prompt: which keys a token sees, and whose weights make its keys and values."""
+
+    pattern: PatternName
+    weights: Literal["answer", "own"] = "answer"
+
+
+PRESETS: dict[str, list[dict[str, str]]] = {
+    "causal": [{"pattern": "causal"}],
+    "naive_bidirectional": [{"pattern": "bidirectional"}],
+    "no_mixing": [{"pattern": "bidirectional", "weights": "own"}],
+    "shared_weights": [{"pattern": "causal"}, {"pattern": "bidirectional"}],
+    "only_causal": [{"pattern": "causal"}, {"pattern": "causal", "weights": "own"}],
+    "anti_causal": [{"pattern": "causal"}, {"pattern": "anti_causal", "weights": "own"}],
+    "bitune": [{"pattern": "causal"}, {"pattern": "bidirectional", "weights": "own"}],
+}
+
+
+class MethodConfig(Schema):
+    """A method is a list of one or two branches over the prompt (Bitune, section 2 and its ablations).
+
+    With two branches the answer reads keys and values mixed per layer,
+    (1 - alpha) * first + alpha * second with alpha = |theta| / (theta_init + |theta|).
+    """
+
+    name: str = "custom"
+    branches: Annotated[tuple[BranchConfig, ...], Field(min_length=1, max_length=2)]
+    theta_init: Annotated[float, Field(gt=0)] = 0.01
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_preset(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            data = {"name": data}
+        if isinstance(data, dict) and "branches" not in data:
+            name = data.get("name")
+            if name not in PRESETS:
+                raise ValueError(f"unknown method {name!r}: use one of {', '.join(PRESETS)}, or list its 'branches'")
+            data = {**data, "name": name, "branches": PRESETS[name]}
+        return data
+
+    @model_validator(mode="after")
+    def _check_branches(self) -> "MethodConfig":
+        if len(self.branches) == 2 and self.branches[0].weights != "answer":
+            raise ValueError("the first of two branches must have weights: answer")
+        if self.name in PRESETS and [b.model_dump() for b in self.branches] != [
+            BranchConfig.model_validate(b).model_dump() for b in PRESETS[self.name]
+        ]:
+            raise ValueError(f"the branches are not those of the preset {self.name!r}: choose another name")
+        return self
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+class TuningConfig(Schema):
+    """What is trained: nothing (`none`: the pretrained model), all weights (`full`), or PEFT adapters."""
+
+    kind: Annotated[Literal["none", "full", "lora", "dora", "ia3", "vera"], BeforeValidator(_lower)] = "lora"
+    rank: Annotated[int, Field(ge=1)] = 8
+    alpha: Annotated[float, Field(gt=0)] = 1.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    target_modules: tuple[str, ...] = ()
+    """Leaf names such as q_proj; empty: every linear layer of MLP and self-attention."""
+
+
+def _not_empty(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value
+
+
+class ModelConfig(Schema):
+    """The pretrained base model."""
+
+    name: Annotated[str, AfterValidator(_not_empty)]
+    """A local folder in Hugging Face form, or a hub id."""
+    revision: str | None = None
+    precision: Literal["bf16", "fp32"] = "bf16"
+    """Arithmetic and frozen weights; trained weights and mixing are always float32."""
+    trust_remote_code: bool = False
+    gradient_checkpointing: bool = False

@@ -1,0 +1,37 @@
+"""Configuration of data preparation."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipeline.schema import Schema
+
+Form = Literal["auto", "alpaca", "prompt_completion", "messages", "question_choices"]
+
+
+class SourceConfig(Schema):
+    """One source of instruction data."""
+
+    path: str
+    """A local file (.json, .jsonl, .jsonl.gz, .csv, .parquet, .arrow), a saved data set folder, or a hub id."""
+    form: Form = "auto"
+    split: str = "train"
+    """Split of a hub data set or saved data set folder; local files are one split."""
+    subset: str | None = None
+    """Configuration name of a hub data set, e.g. ARC-Challenge."""
+    columns: dict[str, str] = {}
+    """Field of the form -> column of the file, where they differ (e.g. question: goal)."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """At most this many rows, the first ones in file order."""
+
+
+class DataConfig(Schema):
+    """Sources, template and filters."""
+
+    sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
+    template: str = "paper"
+    """`paper`: the templates of Bitune's appendix; `chat`: the model's own chat template."""
+    max_tokens: Annotated[int, Field(ge=2)] = 512
+    """Rows with more tokens (prompt + answer + EOS) are dropped and counted, never cut."""
+    max_dropped_percent: Annotated[float, Field(ge=0, le=100)] = 50.0
+    """Above this share of dropped or rejected rows the stage fails."""
