@@ -9,6 +9,7 @@ dequantised (540 MB); training reads them in whatever precision its configuratio
 """
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def convert(gguf: Path, target: Path) -> None:
 
     A model loaded from GGUF refuses to be saved, so its weights move into a fresh model of the same configuration.
     """
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -59,6 +61,8 @@ def convert(gguf: Path, target: Path) -> None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / "ORIGIN.txt").write_text(ORIGIN, encoding="utf-8")
+        for file in folder.iterdir():
+            file.chmod(0o644)  # safetensors writes for the owner alone
 
 
 def main() -> int:
