@@ -74,14 +74,20 @@ def parse_config(values: dict[str, Any], origin: str) -> RunConfig:
 
 def merged_yaml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Merge base files (in order), the file itself and the overrides, without checking them."""
-    merged = OmegaConf.merge(*_layers(path, ()))
+    return merge(read_yaml(path), path, overrides=overrides)
+
+
+def merge(
+    values: dict[str, Any], path: Path, *, above: Sequence[dict[str, Any]] = (), overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Merge `values` (read from `path`) over their base files, then the layers `above`, then the overrides."""
     try:
-        merged = OmegaConf.merge(merged, *(_override(override) for override in overrides))
-        values = OmegaConf.to_container(merged, resolve=True)
+        layers = [*_layers(values, path, ()), *map(_expand, above), *map(_override, overrides)]
+        merged = OmegaConf.to_container(OmegaConf.merge(*layers), resolve=True)
     except (OmegaConfBaseException, yaml.YAMLError) as error:
         raise UserError(f"{path}: {str(error).splitlines()[0]}") from None
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    assert isinstance(merged, dict)
+    return {str(key): value for key, value in merged.items()}
 
 
 def _override(override: str) -> Any:
@@ -99,18 +105,19 @@ def _expand(values: Any) -> Any:
     })  # fmt: skip
 
 
-def _layers(path: Path, seen: tuple[Path, ...]) -> list[Any]:
-    """The file's base layers, outermost first, then its own keys."""
-    values = read_yaml(path)
+def _layers(values: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> list[Any]:
+    """The base layers of a file's values, outermost first, then its own keys."""
     if path.resolve() in seen:
         raise UserError(f"{path}: its base files include each other in a circle")
-    bases = values.pop("base", [])
+    own = dict(values)
+    bases = own.pop("base", [])
     if isinstance(bases, str):
         bases = [bases]
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise UserError(f"{path}: base: must be a list of YAML files, not {bases!r}")
-    layers = [layer for base in bases for layer in _layers(path.parent / base, (*seen, path.resolve()))]
-    return [*layers, _expand(values)]
+    files = [path.parent / base for base in bases]
+    layers = [layer for file in files for layer in _layers(read_yaml(file), file, (*seen, path.resolve()))]
+    return [*layers, _expand(own)]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -132,15 +139,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def explain(error: ValidationError) -> list[str]:
-    """Each fault as one phrase: key, value, what was allowed."""
-    return [_explain_one(dict(detail)) for detail in error.errors()]
+def explain(error: ValidationError, schema: type[Schema] = RunConfig) -> list[str]:
+    """Each fault as one phrase: key, value, what was allowed in `schema`."""
+    return [_explain_one(dict(detail), schema) for detail in error.errors()]
 
 
-def _explain_one(detail: dict[str, Any]) -> str:
+def _explain_one(detail: dict[str, Any], schema: type[Schema]) -> str:
     key = ".".join(str(part) for part in detail["loc"]) or "configuration"
     if detail["type"] == "extra_forbidden":
-        return f"unknown key {key!r}{_suggestion(detail['loc'])}"
+        return f"unknown key {key!r}{_suggestion(detail['loc'], schema)}"
     if detail["type"] == "missing":
         return f"{key} is missing"
     message = detail["msg"].removeprefix("Value error, ")
@@ -148,15 +155,14 @@ def _explain_one(detail: dict[str, Any]) -> str:
     return f"{key}{f' = {shown!r}' if shown is not None else ''}: {message}"
 
 
-def _suggestion(location: tuple[Any, ...]) -> str:
-    fields = _fields_at(location[:-1])
+def _suggestion(location: tuple[Any, ...], schema: type[Schema]) -> str:
+    fields = _fields_at(location[:-1], schema)
     if not fields:
         return ""
     return f" (allowed here: {', '.join(sorted(fields))})"
 
 
-def _fields_at(location: tuple[Any, ...]) -> list[str]:
-    schema: Any = RunConfig
+def _fields_at(location: tuple[Any, ...], schema: Any) -> list[str]:
     for part in location:
         if isinstance(part, int):
             continue

@@ -9,6 +9,7 @@ RUNS/NAME-SIGNATURE/
   train/checkpoints/step-N/
   train/result.json      written last: training is complete when this validates
   model/                 the trained model (Hugging Face or PEFT form)
+  failed.json            why the last attempt failed; absent when it did not
   evaluate/TASK.json     scores and what they were measured with; complete when it validates
   evaluate/TASK.jsonl    one line per document
 """
@@ -38,6 +39,10 @@ class RunFolder:
     @property
     def versions(self) -> Path:
         return self.root / "versions.json"
+
+    @property
+    def failure(self) -> Path:
+        return self.root / "failed.json"
 
     @property
     def prepare_manifest(self) -> Path:

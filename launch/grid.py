@@ -1,0 +1,152 @@
+"""A grid: rows (methods, settings) x seeds over one shared run configuration, as one YAML file.
+
+name: quickstart
+base: [shared.yaml]          # run configurations to start from (optional)
+config: {...}                # keys shared by all runs, over the base
+rows:                        # label in the table -> what differs from the shared configuration
+  Pretrained: {tuning: none}
+  LoRA: {method: causal}
+  Bitune: {method: bitune}
+baseline: LoRA               # the row that others are compared with
+seeds: [42, 43]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field, ValidationError, model_validator
+
+from pipeline.config import RunConfig, explain, merge, parse_config, read_yaml, signature
+from pipeline.errors import UserError
+from pipeline.run_folder import RunFolder
+from pipeline.schema import Schema
+
+
+class GridConfig(Schema):
+    """The keys of a grid file."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[\w.+-]+$")]
+    base: str | tuple[str, ...] = ()
+    config: dict[str, Any] = {}
+    rows: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (42,)
+    baseline: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "GridConfig":
+        if self.baseline is not None and self.baseline not in self.rows:
+            raise ValueError(f"baseline {self.baseline!r} is not one of the rows: {', '.join(self.rows)}")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: {list(self.seeds)} names a seed twice")
+        if "name" in self.config or any("name" in row for row in self.rows.values()):
+            raise ValueError("name belongs at the top of a grid; runs are named after model, method, tuning and seed")
+        return self
+
+
+OWN_KEYS = ("name", "rows", "seeds", "baseline")
+"""Overrides of these change the grid; all others change every run."""
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One run of the grid. `seed` is None for a row that is not trained."""
+
+    row: str
+    seed: int | None
+    config: RunConfig
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder.of(self.config)
+
+    def __str__(self) -> str:
+        return self.row if self.seed is None else f"{self.row}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells in table order: row by row, seed by seed."""
+
+    name: str
+    cells: tuple[GridCell, ...]
+    baseline: str | None
+
+    @property
+    def runs(self) -> Path:
+        """The folder that holds the run folders."""
+        return self.cells[0].config.paths.runs
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The evaluation tasks of all cells, in order of first mention."""
+        return tuple(dict.fromkeys(task for cell in self.cells for task in cell.config.evaluation.tasks))
+
+
+def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
+    """Read a grid file, or a run configuration as a grid of one cell.
+
+    Raises:
+        UserError: naming file, row, key and value.
+    """
+    path = Path(path)
+    values = read_yaml(path)
+    if "rows" not in values:
+        config = parse_config(merge(values, path, overrides=overrides), str(path))
+        return Grid(config.name, (GridCell(config.name, _seed(config), config),), None)
+    grid = _parse(values, path, [override for override in overrides if _root(override) in OWN_KEYS])
+    shared = [override for override in overrides if _root(override) not in OWN_KEYS]
+    cells = [cell for row in grid.rows for cell in _row_cells(grid, row, path, shared)]
+    _refuse_twins(cells, path)
+    return Grid(grid.name, tuple(cells), grid.baseline)
+
+
+def _root(override: str) -> str:
+    return override.partition("=")[0].partition(".")[0]
+
+
+def _seed(config: RunConfig) -> int | None:
+    return None if config.tuning.kind == "none" else config.seed
+
+
+def _parse(values: dict[str, Any], path: Path, overrides: Sequence[str]) -> GridConfig:
+    try:
+        merged = OmegaConf.merge(OmegaConf.create(values), OmegaConf.from_dotlist(list(overrides)))
+        return GridConfig.model_validate(OmegaConf.to_container(merged))
+    except OmegaConfBaseException as error:
+        raise UserError(f"{path}: {str(error).splitlines()[0]}") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: " + "; ".join(explain(error, GridConfig))) from None
+
+
+def _row_cells(grid: GridConfig, row: str, path: Path, overrides: Sequence[str]) -> list[GridCell]:
+    shared = {"base": list(grid.base) if isinstance(grid.base, tuple) else grid.base, **grid.config}
+    cells = []
+    for seed in grid.seeds:
+        values = merge(shared, path, above=[grid.rows[row], {"seed": seed}], overrides=overrides)
+        config = _named(parse_config({**values, "name": "run"}, f"{path}: row {row!r}"))
+        cells.append(GridCell(row, _seed(config), config))
+        if config.tuning.kind == "none":
+            break  # no seed changes a pretrained model
+    return cells
+
+
+def _named(config: RunConfig) -> RunConfig:
+    """Name the run by what it is, so that a new row or another grid with the same run renames nothing."""
+    parts = [Path(config.model.name).name, config.method.name, config.tuning.kind]
+    if config.tuning.kind == "none":
+        parts = [parts[0], "pretrained"] if config.method.name == "causal" else [*parts[:2], "untrained"]
+    else:
+        parts.append(f"seed{config.seed}")
+    return config.model_copy(update={"name": "-".join(parts)})
+
+
+def _refuse_twins(cells: Sequence[GridCell], path: Path) -> None:
+    seen: dict[str, GridCell] = {}
+    for cell in cells:
+        twin = seen.setdefault(signature(cell.config), cell)
+        if twin is not cell:
+            raise UserError(f"{path}: rows {twin.row!r} and {cell.row!r} describe the same run: change or drop one")

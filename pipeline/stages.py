@@ -1,0 +1,141 @@
+"""The stages of one run in order: is each complete, run what is missing, keep others out meanwhile."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import Any, Literal
+
+from pipeline.config import RunConfig
+from pipeline.errors import UserError
+from pipeline.files import read_json, write_json
+from pipeline.run_folder import RunFolder
+from pipeline.versions import versions
+
+Stage = Literal["prepare", "train", "evaluate"]
+STAGES: tuple[Stage, ...] = ("prepare", "train", "evaluate")
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class State:
+    """Whether a stage is complete, and in words what is there or missing."""
+
+    complete: bool
+    words: str
+
+
+def stages_of(config: RunConfig) -> tuple[Stage, ...]:
+    """The stages this run needs: a pretrained model (tuning: none) is only evaluated."""
+    needed: tuple[Stage, ...] = ("evaluate",) if config.tuning.kind == "none" else STAGES
+    return needed if config.evaluation.tasks else tuple(stage for stage in needed if stage != "evaluate")
+
+
+def state(stage: Stage, config: RunConfig, folder: RunFolder) -> State:
+    """What `stage` has left in the run folder, judged by the validity of its result. Imports nothing heavy."""
+    if stage == "evaluate":
+        return _evaluation_state(config, folder)
+    trained = import_module("pipeline.train").is_complete(config, folder)
+    if stage == "train":
+        return State(trained, "complete" if trained else _progress(folder))
+    return State(trained, "complete" if trained else "to do, or reused from the cache")
+
+
+def _evaluation_state(config: RunConfig, folder: RunFolder) -> State:
+    tasks = config.evaluation.tasks
+    missing = import_module("pipeline.evaluate").missing_tasks(config, folder)
+    if not missing:
+        return State(True, f"complete ({len(tasks)} tasks)")
+    return State(False, f"to do: {', '.join(missing)}" if len(missing) < len(tasks) else f"to do: {len(tasks)} tasks")
+
+
+def _progress(folder: RunFolder) -> str:
+    return "to do, goes on from a checkpoint" if any(folder.checkpoints.glob("step-*")) else "to do"
+
+
+def run_stage(stage: Stage, config: RunConfig, folder: RunFolder) -> Any:
+    """Run one stage and return its result. A failure is recorded in the run folder, success clears the record.
+
+    Raises:
+        UserError: what the stage raises; another process may hold the folder, then this one waits for it.
+    """
+    with _recorded(stage, folder):
+        if not folder.versions.exists():
+            write_json(folder.versions, versions())
+        result = getattr(import_module(f"pipeline.{stage}"), stage)(config, folder)
+    folder.failure.unlink(missing_ok=True)
+    return result
+
+
+def run_missing(config: RunConfig, folder: RunFolder, tell: Tell, stages: tuple[Stage, ...] | None = None) -> None:
+    """Run the incomplete ones of `stages` (default: all this run needs), saying of each what happens."""
+    with exclusive(folder, tell):
+        folder.create(config)
+        for stage in stages or stages_of(config):
+            found = state(stage, config, folder)
+            if found.complete:
+                tell(f"{stage}: {found.words}, skipped")
+                continue
+            tell(f"{stage}: {found.words}")
+            run_stage(stage, config, folder)
+        if all(state(stage, config, folder).complete for stage in stages_of(config)):
+            folder.failure.unlink(missing_ok=True)  # the record of an earlier attempt
+
+
+@contextmanager
+def _recorded(stage: Stage, folder: RunFolder) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "status", 1) < 128:  # stopped by a signal: not a failure
+            record_failure(folder, stage, describe(error))
+        raise
+
+
+def record_failure(folder: RunFolder, stage: str, reason: str) -> None:
+    """Write failed.json: which stage, why, when. Says so silently when not even that can be written."""
+    values = {"stage": stage, "error": reason, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+    try:
+        write_json(folder.failure, values)
+    except UserError:
+        return  # the disk is full: the reason still goes to the terminal
+
+
+def failure(folder: RunFolder) -> str:
+    """The recorded reason as `stage: reason`, or "" when nothing failed."""
+    values = read_json(folder.failure)
+    return f"{values.get('stage', '?')}: {values.get('error', '?')}" if isinstance(values, dict) else ""
+
+
+def describe(error: BaseException) -> str:
+    """An error as one line."""
+    if isinstance(error, UserError):
+        return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if "No space left on device" in str(error):  # torch and safetensors raise their own classes
+        return "No space left on device"
+    return f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+@contextmanager
+def exclusive(folder: RunFolder, tell: Tell) -> Iterator[None]:
+    """Hold the run folder for this process; wait, saying so, while another one holds it.
+
+    The lock ends with its process, so nothing stale is left by a kill.
+    """
+    folder.root.mkdir(parents=True, exist_ok=True)
+    with (folder.root / ".lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            tell(f"{folder.root}: process {lock.read().strip() or '?'} is working on it, waiting")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
