@@ -29,7 +29,7 @@ class DataConfig(Schema):
     """Sources, template and filters."""
 
     sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
-    template: str = "paper"
+    template: Literal["paper", "chat"] = "paper"
     """`paper`: the templates of Bitune's appendix; `chat`: the model's own chat template."""
     max_tokens: Annotated[int, Field(ge=2)] = 512
     """Rows with more tokens (prompt + answer + EOS) are dropped and counted, never cut."""

@@ -1,0 +1,123 @@
+"""Readers of binary tables: Parquet, Arrow and data sets of the `datasets` library."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import UserError
+from pipeline.prepare.readers import check_row
+from pipeline.prepare.record import Fault, Record
+
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def read_parquet(path: Path) -> Iterator[Record]:
+    """Rows of a Parquet file.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            yield from _rows(file.iter_batches(batch_size=1000))
+    except pa.ArrowException as error:
+        raise _damaged(path, "Parquet", error) from None
+
+
+def read_arrow(path: Path) -> Iterator[Record]:
+    """Rows of an Arrow file, in the stream form (as `datasets` writes it) or the file form.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        with pa.memory_map(str(path)) as file:
+            if path.open("rb").read(6) == b"ARROW1":
+                reader = pa.ipc.open_file(file)
+                yield from _rows(reader.get_batch(index) for index in range(reader.num_record_batches))
+            else:
+                yield from _rows(pa.ipc.open_stream(file))
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, "Arrow", error) from None
+
+
+def read_dataset(dataset: datasets.Dataset) -> Iterator[Record]:
+    """Rows of a data set."""
+    plain = dataset.with_format("arrow")
+    yield from _rows(batch for table in plain.iter(batch_size=1000) for batch in table.to_batches())
+
+
+def load_saved(path: Path, split: str) -> datasets.Dataset:
+    """A folder written by `save_to_disk`: one data set, or one per split.
+
+    Raises:
+        UserError: the folder is damaged or has no such split.
+    """
+    try:
+        saved = datasets.load_from_disk(str(path))
+    except Exception as error:  # the library raises whatever its parsers raise; all mean a damaged folder
+        raise _damaged(path, "data set folder", error) from None
+    if isinstance(saved, datasets.Dataset):
+        return saved
+    if split not in saved:
+        raise UserError(f"{path}: has no split {split!r}, only {', '.join(saved)}")
+    return saved[split]
+
+
+def load_hub(name: str, subset: str | None, split: str) -> datasets.Dataset:
+    """A data set of the hub, or a local folder of data files.
+
+    Raises:
+        UserError: neither a local path nor a data set that can be loaded.
+    """
+    if not Path(name).exists() and not HUB_ID.fullmatch(name):
+        raise UserError(f"{name}: no such file, and not the form of a hub id (owner/name)")
+    try:
+        return datasets.load_dataset(name, name=subset, split=split)
+    except Exception as error:  # network, missing name, unknown subset or split: each has its own class
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        what = f"{name} (subset {subset}, split {split})" if subset else f"{name} (split {split})"
+        raise UserError(f"{what}: no such local file, and the hub did not give it: {first}") from None
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
+    line = 0
+    for batch in batches:
+        for values in _values(batch):
+            line += 1
+            yield _record(line, values)
+
+
+def _values(batch: pa.RecordBatch) -> list[Any]:
+    """The rows as dictionaries; a row whose text is not UTF-8 becomes a Fault and spares its neighbours."""
+    try:
+        return batch.to_pylist()
+    except UnicodeDecodeError:
+        return [_one(batch.slice(index, 1)) for index in range(batch.num_rows)]
+
+
+def _one(row: pa.RecordBatch) -> Any:
+    try:
+        return row.to_pylist()[0]
+    except UnicodeDecodeError as error:
+        return Fault("not UTF-8", f"byte {error.start + 1} of a field")
+
+
+def _record(line: int, values: Any) -> Record:
+    if isinstance(values, Fault):
+        return Record(line, None, values)
+    try:
+        check_row(values)
+    except Fault as fault:
+        return Record(line, None, fault)
+    return Record(line, values)
+
+
+def _damaged(path: Path, kind: str, error: Exception) -> UserError:
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return UserError(f"{path}: is not a whole {kind} ({first})")
