@@ -1,0 +1,53 @@
+"""The report stage: from run folders to a table in which every number can be traced to its run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from pipeline.files import write_json, write_text
+from pipeline.report.collect import Cell
+from pipeline.report.entry import Table
+from pipeline.report.grouping import cells_of
+from pipeline.report.latex import render_document, render_latex
+from pipeline.report.markdown import render_markdown
+from pipeline.report.provenance import provenance
+from pipeline.report.table import build_table
+from pipeline.report.terminal import render_terminal
+
+__all__ = ["Cell", "Table", "build_table", "cells_of", "report"]
+
+
+def report(
+    cells: Sequence[Cell],
+    title: str,
+    baseline: str | None,
+    folder: Path,
+    console: Console | None = None,
+    task_differences: bool = False,
+) -> Table:
+    """Write report.md, report.tex (a document), table.tex (to \\input) and report.json; print the table.
+
+    The same run folders give the same bytes.
+
+    Args:
+        baseline: name of the row that the others are compared with, or None.
+        task_differences: show each task's difference to the baseline too, not only the average's.
+
+    Raises:
+        UserError: nothing to show, an unknown baseline, or a row that mixes more than seeds.
+        StageError: a file cannot be written.
+    """
+    console = console or Console()
+    table = build_table(cells, title, baseline, task_differences)
+    texts = {
+        "report.md": render_markdown(table),
+        "report.tex": render_document(table),
+        "table.tex": render_latex(table),
+    }
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    write_json(folder / "report.json", provenance(table))
+    console.print(render_terminal(table, console))
+    console.print(f"\nWritten to {folder}: {', '.join([*texts, 'report.json'])}", highlight=False, markup=False)
+    return table

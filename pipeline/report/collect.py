@@ -1,0 +1,173 @@
+"""From run folders to records: only whole, finished evaluations of the folder's own configuration count."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import RunConfig, parse_config, read_yaml, signature
+from pipeline.errors import UserError
+from pipeline.files import read_json
+from pipeline.report.differences import differing_keys
+from pipeline.report.record import Missing, Outcome, Record, UnusableError, read_evaluation
+from pipeline.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One planned run: a row of the table, a seed (None: the run has none), and the tasks it is scored on.
+
+    `reason` is what the planner knows about a run that did not finish ("failed: out of memory"). It is shown where
+    a number is missing; numbers that are there count whatever it says.
+    """
+
+    row: str
+    seed: int | None
+    folder: RunFolder
+    tasks: tuple[str, ...]
+    reason: str | None = None
+
+
+def collect(cells: Sequence[Cell]) -> list[Outcome]:
+    """One outcome for each planned (row, seed, task), in the order of the cells.
+
+    Raises:
+        UserError: a row would average over runs that differ in anything but the seed.
+    """
+    configs = {cell.folder.root: read_config(cell.folder) for cell in cells}
+    check_rows(cells, configs)
+    outcomes = [outcome for cell in cells for outcome in _outcomes(cell, configs[cell.folder.root])]
+    outcomes = _agreeing(outcomes, lambda o: (o.row, o.task), lambda r: {"prepared data": r.prepared_key}, "the row")
+    return _agreeing(outcomes, lambda o: o.task, lambda r: r.evaluation.conditions, "the column")
+
+
+def read_config(folder: RunFolder) -> RunConfig | None:
+    """The configuration of the run, or None when the folder has none yet.
+
+    Raises:
+        UserError: the file is there and is not a valid configuration.
+    """
+    return parse_config(read_yaml(folder.config), str(folder.config)) if folder.config.exists() else None
+
+
+def check_rows(cells: Iterable[Cell], configs: dict[Path, RunConfig | None]) -> None:
+    """Refuse to average over anything but seeds.
+
+    Raises:
+        UserError: naming the row, the run folders and the keys in which they differ.
+    """
+    groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        for task in cell.tasks:
+            groups[cell.row, task].append(cell)
+    for group in dict.fromkeys(tuple(group) for group in groups.values()):
+        _check_group(group, configs)
+
+
+def _check_group(group: tuple[Cell, ...], configs: dict[Path, RunConfig | None]) -> None:
+    first: tuple[Cell, RunConfig] | None = None
+    seen: dict[Hashable, Cell] = {}
+    for cell in group:
+        for identity in (cell.folder.root, ("seed", cell.seed)):
+            if identity in seen:
+                raise UserError(
+                    f"row {cell.row!r} counts a run twice: {seen[identity].folder.root} and {cell.folder.root}, "
+                    f"seed {cell.seed}"
+                )
+            seen[identity] = cell
+        config = configs[cell.folder.root]
+        if config is None:
+            continue
+        first = first or (cell, config)
+        _check_pair(first, (cell, config))
+
+
+def _check_pair(first: tuple[Cell, RunConfig], second: tuple[Cell, RunConfig]) -> None:
+    cell, config = second
+    if cell.seed is not None and cell.seed != config.seed:
+        raise UserError(f"{cell.folder.config}: has seed {config.seed}, but row {cell.row!r} expects seed {cell.seed}")
+    keys = differing_keys([first[1], config])
+    if keys:
+        raise UserError(
+            f"row {cell.row!r} would mix runs that differ in more than the seed: {first[0].folder.root} and "
+            f"{cell.folder.root} differ in {', '.join(keys)}"
+        )
+
+
+def _outcomes(cell: Cell, config: RunConfig | None) -> list[Outcome]:
+    try:
+        if config is None:
+            raise UnusableError("not started")
+        prepared_key = _trained_on(cell.folder, config)
+    except UnusableError as error:
+        reason = cell.reason or str(error)
+        return [Missing(cell.row, task, cell.seed, cell.folder.root, reason) for task in cell.tasks]
+    return _same_weights([_outcome(cell, task, config, prepared_key) for task in cell.tasks])
+
+
+def _trained_on(folder: RunFolder, config: RunConfig) -> str | None:
+    """Key of the data that the finished training used; None for a model that is not trained."""
+    if config.tuning.kind == "none":
+        return None
+    result = read_json(folder.train_result)
+    if not isinstance(result, dict):
+        raise UnusableError("training result is damaged" if folder.train_result.exists() else "not trained")
+    if result.get("signature") != signature(config):
+        raise UnusableError(f"trained with another configuration (signature {result.get('signature')})")
+    key = result.get("prepared_key")
+    return None if key is None else str(key)
+
+
+def _outcome(cell: Cell, task: str, config: RunConfig, prepared_key: str | None) -> Outcome:
+    root, path = cell.folder.root, cell.folder.evaluation(task)
+    try:
+        evaluation = read_evaluation(path, task, config, signature(config))
+    except UnusableError as error:
+        reason = cell.reason if cell.reason and not path.exists() else str(error)
+        return Missing(cell.row, task, cell.seed, root, reason)
+    return Record(cell.row, task, cell.seed, root, path, evaluation, prepared_key)
+
+
+def _same_weights(outcomes: list[Outcome]) -> list[Outcome]:
+    """All tasks of one run must have been scored on the same weights."""
+    fingerprints = {outcome.evaluation.model_fingerprint for outcome in outcomes if isinstance(outcome, Record)}
+    if len(fingerprints) < 2:
+        return outcomes
+    reason = "its tasks were scored on different weights: evaluate it again"
+    return [outcome.missing(reason) if isinstance(outcome, Record) else outcome for outcome in outcomes]
+
+
+def _agreeing(
+    outcomes: list[Outcome],
+    group: Callable[[Outcome], Hashable],
+    facts: Callable[[Record], dict[str, Any]],
+    where: str,
+) -> list[Outcome]:
+    """Set aside the records of each group whose facts differ from those of most of them.
+
+    Between equally many, full evaluations win over limited ones, then the first.
+    """
+    groups: dict[Hashable, list[Record]] = defaultdict(list)
+    for outcome in outcomes:
+        if isinstance(outcome, Record):
+            groups[group(outcome)].append(outcome)
+    standard = {key: _standard(records, facts) for key, records in groups.items()}
+    return [_set_aside(o, standard[group(o)], facts(o), where) if isinstance(o, Record) else o for o in outcomes]
+
+
+def _standard(records: list[Record], facts: Callable[[Record], dict[str, Any]]) -> dict[str, Any]:
+    keys = [repr(facts(record)) for record in records]
+    count = Counter(keys)
+    ranks = [(count[key], record.evaluation.limit is None) for key, record in zip(keys, records, strict=True)]
+    return facts(records[ranks.index(max(ranks))])
+
+
+def _set_aside(record: Record, standard: dict[str, Any], facts: dict[str, Any], where: str) -> Outcome:
+    odd = [f"{name} {_shown(facts[name])}, {where} has {_shown(standard[name])}" for name in facts
+           if facts[name] != standard[name]]  # fmt: skip
+    return record.missing(f"not comparable: {'; '.join(odd)}") if odd else record
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)

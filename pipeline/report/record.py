@@ -1,0 +1,139 @@
+"""One evaluation file: read, checked, and turned into one number with its origin."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.config import RunConfig, explain
+from pipeline.files import read_json
+
+UNBOUNDED = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "bleu", "chrf", "ter")
+"""Metrics of lm-eval that are not fractions; every other one must lie between 0 and 1."""
+
+
+class UnusableError(Exception):
+    """Why a run or an evaluation does not count; the message becomes a footnote of the table."""
+
+
+class Evaluation(BaseModel):
+    """The keys of evaluate/TASK.json that a table needs; others are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", protected_namespaces=())
+
+    task: str
+    signature: str
+    limit: int | None
+    documents: Annotated[int, Field(ge=1)]
+    metrics: dict[str, Any]
+    main_metric: str
+    higher_is_better: dict[str, bool] = {}
+    evaluation_signature: str | None = None
+    model_fingerprint: str | None = None
+    task_version: Any = None
+    task_hash: str | None = None
+    template_hash: str | None = None
+    versions: dict[str, Any] = {}
+
+    @property
+    def value(self) -> float:
+        """The main metric, as measured: a fraction, unless the metric is one of `UNBOUNDED`."""
+        return float(self.metrics[self.main_metric])
+
+    @property
+    def lower_is_better(self) -> bool:
+        return not self.higher_is_better.get(self.main_metric, True)
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What must be equal for two numbers to stand in one column."""
+        return {
+            "limit": self.limit,
+            "documents": self.documents,
+            "metric": self.main_metric,
+            "task version": self.task_version,
+            "task hash": self.task_hash,
+        }
+
+
+@dataclass(frozen=True)
+class Record:
+    """A number that counts: the evaluation of one run on one task."""
+
+    row: str
+    task: str
+    seed: int | None
+    folder: Path
+    file: Path
+    evaluation: Evaluation
+    prepared_key: str | None
+
+    def missing(self, reason: str) -> "Missing":
+        return Missing(self.row, self.task, self.seed, self.folder, reason)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A number that was planned and is not there (or does not count), and why."""
+
+    row: str
+    task: str
+    seed: int | None
+    folder: Path
+    reason: str
+
+
+Outcome = Record | Missing
+
+
+def is_fraction(metric: str) -> bool:
+    """Whether the metric lies between 0 and 1 and is shown in percent."""
+    return metric not in UNBOUNDED
+
+
+def read_evaluation(path: Path, task: str, config: RunConfig, signature: str) -> Evaluation:
+    """The evaluation at `path`, if it is whole, finished and made by this configuration.
+
+    Raises:
+        UnusableError: saying what is missing or wrong.
+    """
+    content = read_json(path)
+    if content is None:
+        state = "is damaged (not whole JSON)" if path.exists() else "is missing"
+        raise UnusableError(f"evaluation of {task} {state}")
+    try:
+        evaluation = Evaluation.model_validate(content)
+    except ValidationError as error:
+        raise UnusableError(f"evaluation of {task} is damaged ({'; '.join(explain(error))})") from None
+    _check_origin(evaluation, task, config, signature)
+    _check_value(evaluation)
+    return evaluation
+
+
+def _check_origin(evaluation: Evaluation, task: str, config: RunConfig, signature: str) -> None:
+    if evaluation.task != task:
+        raise UnusableError(f"evaluation of {task} holds the results of {evaluation.task}")
+    if evaluation.signature != signature:
+        raise UnusableError(f"evaluation of {task} belongs to another configuration (signature {evaluation.signature})")
+    if evaluation.limit != config.evaluation.limit:
+        raise UnusableError(
+            f"evaluation of {task} is limited differently: {_shown_limit(evaluation.limit)}, "
+            f"the configuration asks for {_shown_limit(config.evaluation.limit)}"
+        )
+
+
+def _shown_limit(limit: int | None) -> str:
+    return "all documents" if limit is None else f"the first {limit} documents"
+
+
+def _check_value(evaluation: Evaluation) -> None:
+    name = evaluation.main_metric
+    value = evaluation.metrics.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnusableError(f"evaluation of {evaluation.task} has no number for {name}")
+    if not math.isfinite(value):
+        raise UnusableError(f"evaluation of {evaluation.task} failed: {name} is {value}")
+    if is_fraction(name) and not 0 <= value <= 1:
+        raise UnusableError(f"evaluation of {evaluation.task} failed: {name} is {value}, not a fraction from 0 to 1")
