@@ -1,0 +1,137 @@
+"""The attention function that the layers of the unmodified model call.
+
+`transformers` hands it queries, keys and values after rotary embedding together with every keyword argument
+of the model's forward: so the layout of the batch and the features of the prompt branch arrive as arguments.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from pipeline.model.layout import Layout
+from pipeline.model.mixing import Mixing
+from pipeline.model.patterns import Pattern
+
+NAME = "dualtune"
+
+
+@dataclass
+class Exchange:
+    """What the prompt branch of one layer hands to its causal stream: keys and values of the prompt."""
+
+    mixing: Mixing | None
+    is_last: bool = False
+    """In the last layer the branch is needed for its keys and values only."""
+    features: list[Tensor] = field(default_factory=list)
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    layout: Layout | None = None,
+    exchange: Exchange | None = None,
+    in_branch: bool = False,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one stream of one layer.
+
+    Args:
+        query: [1, heads, rows, head dim]; key, value: the same with the key/value heads.
+        layout: of the batch; None in decoding steps, which are those of the unmodified model.
+        exchange: keys and values of the prompt branch; None where the method has no such branch.
+        in_branch: these are the rows of the prompt branch.
+
+    Returns:
+        [1, rows, heads, head dim], and None in place of attention weights.
+    """
+    if layout is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    options = {"dropout_p": dropout, "scale": scaling}
+    if in_branch:
+        assert exchange is not None and layout.second is not None
+        exchange.features = [key, value]
+        if exchange.is_last:
+            return query.transpose(1, 2), None
+        return _attend_prompts(layout, layout.second, query, key, value, options), None
+    rows = [layout.prompt_rows, layout.answers.total]
+    prompt_query, answer_query = query.split(rows, dim=2)
+    (prompt_key, answer_key), (prompt_value, answer_value) = key.split(rows, dim=2), value.split(rows, dim=2)
+    outputs = []
+    if layout.first is not None and layout.prompt_rows > 0:
+        outputs.append(_attend_prompts(layout, layout.first, prompt_query, prompt_key, prompt_value, options))
+    if exchange is not None:
+        prompt_key, prompt_value = _read_features(layout, exchange, prompt_key, prompt_value)
+    if layout.recorder is not None:
+        layout.recorder[cast(int, module.layer_idx)] = (prompt_key, prompt_value)
+    outputs.append(_attend_answers(layout, answer_query, prompt_key, answer_key, prompt_value, answer_value, options))
+    return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0], None
+
+
+def _read_features(layout: Layout, exchange: Exchange, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of the prompt that answers read: those of the branch, mixed with the stream's own."""
+    branch_key, branch_value = exchange.features
+    if exchange.mixing is None:
+        return branch_key, branch_value
+    return exchange.mixing(key, branch_key, value, branch_value)
+
+
+def _attend_prompts(
+    layout: Layout, pattern: Pattern, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+) -> Tensor:
+    segments = layout.prompts
+    # Padding lies behind the tokens, where a causal row never looks: no mask is needed.
+    block = _sdpa(
+        segments.pad(query), segments.pad(key), segments.pad(value),
+        layout.prompt_mask(pattern), pattern.is_causal, options,
+    )  # fmt: skip
+    return segments.unpad(block)
+
+
+def _attend_answers(
+    layout: Layout,
+    query: Tensor,
+    prompt_key: Tensor,
+    key: Tensor,
+    prompt_value: Tensor,
+    value: Tensor,
+    options: dict[str, Any],
+) -> Tensor:
+    """Each answer sees its whole prompt, then itself causally."""
+    segments = layout.answers
+    keys, values = segments.pad(key), segments.pad(value)
+    if layout.prompts.total > 0:
+        keys = torch.cat([_of_owner(layout, prompt_key), keys], dim=2)
+        values = torch.cat([_of_owner(layout, prompt_value), values], dim=2)
+    mask = layout.answer_mask()
+    return segments.unpad(_sdpa(segments.pad(query), keys, values, mask, mask is None, options))
+
+
+def _of_owner(layout: Layout, rows: Tensor) -> Tensor:
+    """[answers, heads, longest prompt, head dim]: for each answer its prompt's rows."""
+    block = layout.prompts.pad(rows)
+    return block if layout.owners is None else block.index_select(0, layout.owners)
+
+
+def _sdpa(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, options: dict[str, Any]
+) -> Tensor:
+    return scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=is_causal, enable_gqa=query.shape[1] != key.shape[1], **options
+    )
+
+
+def register() -> None:
+    """Make the function known to `transformers` under `NAME`. Decoding uses the masks of its SDPA attention."""
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,0 +1,128 @@
+"""Building a model: pretrained base, branches, adapters."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from pipeline.errors import UserError
+from pipeline.model import attention
+from pipeline.model.adapters import add_adapters
+from pipeline.model.branches import BranchedLayer, add_branches
+from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
+from pipeline.model.dual_branch import DualBranch
+
+FAMILIES = ("gemma", "llama", "mistral", "phi", "qwen2", "qwen3")
+"""`model_type` of the families that the tests cover."""
+
+
+def build_model(model: ModelConfig, method: MethodConfig, tuning: TuningConfig, seed: int) -> DualBranch:
+    """The pretrained base with fresh branches and adapters. The same seed gives the same weights.
+
+    Raises:
+        UserError: the model is not found, not readable, or of a family that is not supported.
+    """
+    return assemble(load_base(model, tuning), model, method, tuning, seed)
+
+
+def assemble(
+    base: PreTrainedModel, model: ModelConfig, method: MethodConfig, tuning: TuningConfig, seed: int
+) -> DualBranch:
+    """Add branches and adapters to a loaded base, in place."""
+    attention.register()
+    base.set_attn_implementation(attention.NAME)
+    has_adapters = tuning.kind not in ("none", "full")
+    add_branches(decoder_layers(base), method, share_base=tuning.kind != "full")
+    adapters = None
+    if has_adapters:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            adapters = add_adapters(base, tuning, seed)
+    dual = DualBranch(base, model, method, tuning, adapters)
+    _set_trainable(dual)
+    if model.gradient_checkpointing:
+        _checkpoint_activations(dual)
+    return dual
+
+
+def decoder_layers(base: PreTrainedModel) -> nn.ModuleList:
+    layers = base.base_model.layers
+    assert isinstance(layers, nn.ModuleList)
+    return layers
+
+
+def _set_trainable(dual: DualBranch) -> None:
+    kind = dual.tuning.kind
+    if kind in ("none", "full"):
+        dual.requires_grad_(kind == "full")
+    # PEFT turns off gradients of everything that isn't an adapter: the mixing parameters too.
+    for layer in dual.modules():
+        if isinstance(layer, BranchedLayer) and layer.mixing is not None:
+            layer.mixing.requires_grad_(kind != "none")
+
+
+def _checkpoint_activations(dual: DualBranch) -> None:
+    """Recompute layers in the backward pass: whole branched layers, not the layers inside them once more."""
+    dual.model.gradient_checkpointing_enable({"use_reentrant": False})
+    for layer in dual.modules():
+        if isinstance(layer, BranchedLayer):
+            for inner in (layer.causal, layer.prompt):
+                if isinstance(inner, GradientCheckpointingLayer):
+                    inner.gradient_checkpointing = False
+
+
+def load_base(model: ModelConfig, tuning: TuningConfig) -> PreTrainedModel:
+    """The pretrained model: float32 if all weights are trained, else in the configured precision."""
+    check_family(model)
+    dtype = torch.bfloat16 if model.precision == "bf16" and tuning.kind != "full" else torch.float32
+    try:
+        base = AutoModelForCausalLM.from_pretrained(
+            model.name, revision=model.revision, dtype=dtype, trust_remote_code=model.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise not_found(model, error) from error
+    assert isinstance(base, PreTrainedModel)
+    return base
+
+
+def check_family(model: ModelConfig) -> None:
+    """Refuse an unknown model before anything large is read.
+
+    Raises:
+        UserError: no such model, or not one of `FAMILIES`.
+    """
+    try:
+        config = AutoConfig.from_pretrained(
+            model.name, revision=model.revision, trust_remote_code=model.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise not_found(model, error) from error
+    if config.model_type not in FAMILIES:
+        raise UserError(
+            f"model.name = {model.name!r} is of the family {config.model_type!r}: supported are {', '.join(FAMILIES)}"
+        )
+
+
+def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer that belongs to the base model."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            model.name, revision=model.revision, trust_remote_code=model.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise not_found(model, error) from error
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    return tokenizer
+
+
+def not_found(model: ModelConfig, error: Exception) -> UserError:
+    """One sentence for the many ways in which loading fails."""
+    if Path(model.name).is_dir():
+        reason = str(error).strip().splitlines()[0]
+        return UserError(f"model.name = {model.name!r}: the folder holds no usable model ({reason})")
+    return UserError(
+        f"model.name = {model.name!r}: no such folder, and no such model on the hub or in its cache "
+        "(is the hub reachable from here, or the model gated?)"
+    )

@@ -1,0 +1,138 @@
+"""The model: an unmodified causal language model whose layers may carry a prompt branch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from pipeline.errors import UserError
+from pipeline.model.batch import Batch
+from pipeline.model.branches import BranchedLayer
+from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
+from pipeline.model.layout import Layout, lay_out
+
+LOGITS_PER_CHUNK = 2**24
+"""Logits made at a time: 64 MiB in float32, however long the answers and large the vocabulary."""
+
+
+class DualBranch(nn.Module):
+    """A causal language model under a method: prompts are read by branches, answers read the result.
+
+    Build one with `build_model`, load a trained one with `DualBranch.from_pretrained(folder)`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        base: ModelConfig,
+        method: MethodConfig,
+        tuning: TuningConfig,
+        adapters: PeftModel | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.base, self.method, self.tuning = base, method, tuning
+        self.facts: dict[str, Any] = {}
+        """What was recorded when the model was saved (template hash, signature, ...)."""
+        # PEFT's wrapper holds the same modules; registered, it would double every name.
+        self.__dict__["adapters"] = adapters
+
+    @classmethod
+    def from_pretrained(cls, folder: Path | str, base: str | None = None, precision: str | None = None) -> "DualBranch":
+        """Load a folder written by `save_pretrained`; see `pipeline.model.storage.load`."""
+        from pipeline.model.storage import load
+
+        return load(Path(folder), base, precision)
+
+    def save_pretrained(self, folder: Path | str, **facts: Any) -> None:
+        """Write the trained weights; see `pipeline.model.storage.save`."""
+        from pipeline.model.storage import save
+
+        save(self, Path(folder), facts)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Hidden states of the answer rows, [answer rows, width], answers one behind another."""
+        layout = self.lay_out(batch)
+        return self.run(layout)[layout.answer_rows]
+
+    def lay_out(self, batch: Batch, join: bool = True) -> Layout:
+        """The rows of the batch under this model's method, on its device."""
+        window = getattr(self.model.config, "sliding_window", None)
+        if window and batch.longest > window:
+            raise UserError(f"a sample of {batch.longest} tokens is longer than the model's sliding window of {window}")
+        return lay_out(batch.to(self.device), self.method, join)
+
+    def run(self, layout: Layout) -> Tensor:
+        """One pass through all layers: [causal rows, width]."""
+        decoder = self.model.base_model
+        output = decoder(
+            input_ids=layout.input_ids,
+            position_ids=layout.position_ids,
+            # A mask of four dimensions is passed through as it is: the model makes none of its own.
+            attention_mask=torch.zeros(1, 1, 1, 1, device=layout.input_ids.device),
+            use_cache=False,
+            layout=layout,
+        )
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, width] -> [rows, vocabulary]."""
+        logits: Tensor = self.model.get_output_embeddings()(hidden)
+        return logits
+
+    def losses(self, batch: Batch, labels: Tensor) -> Tensor:
+        """Negative log-likelihood of each label, float32 [answer rows]; differentiable.
+
+        Logits are made in chunks and recomputed in the backward pass, so that those of large vocabularies
+        never dominate memory.
+        """
+        hidden, labels = self(batch), labels.to(self.device)
+        size = self._rows_per_chunk()
+        if len(hidden) <= size:
+            return self._losses(hidden, labels)
+        chunks = zip(hidden.split(size), labels.split(size), strict=True)
+        return torch.cat([checkpoint(self._losses, *chunk, use_reentrant=False) for chunk in chunks])  # type: ignore[misc]
+
+    def _losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(self.logits(hidden).float(), labels, reduction="none")
+
+    @torch.no_grad()
+    def score(self, batch: Batch, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """(negative log-likelihood of each label, is the label the most likely token), both [answer rows]."""
+        hidden, labels = self(batch), labels.to(self.device)
+        size = self._rows_per_chunk()
+        losses, hits = [], []
+        for rows, targets in zip(hidden.split(size), labels.split(size), strict=True):
+            logits = self.logits(rows).float()
+            losses.append(cross_entropy(logits, targets, reduction="none"))
+            hits.append(logits.argmax(dim=-1) == targets)
+        return torch.cat(losses), torch.cat(hits)
+
+    def _rows_per_chunk(self) -> int:
+        return max(1, LOGITS_PER_CHUNK // int(self.model.config.vocab_size))
+
+    def generate(self, prompts: Sequence[Sequence[int]], max_new_tokens: int, **options: Any) -> list[list[int]]:
+        """Continue prompts; see `pipeline.model.generation.generate`."""
+        from pipeline.model.generation import generate
+
+        return generate(self, prompts, max_new_tokens, **options)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters that training changes, by name."""
+        return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
+    def alphas(self) -> list[dict[str, float]]:
+        """Mixing ratios of each layer, {"key": alpha, "value": alpha}; empty for methods that don't mix."""
+        mixings = [layer.mixing for layer in self.modules() if isinstance(layer, BranchedLayer) and layer.mixing]
+        return [{"key": m.alpha(m.theta_key).item(), "value": m.alpha(m.theta_value).item()} for m in mixings]
