@@ -38,10 +38,12 @@ def state(stage: Stage, config: RunConfig, folder: RunFolder) -> State:
     """What `stage` has left in the run folder, judged by the validity of its result. Imports nothing heavy."""
     if stage == "evaluate":
         return _evaluation_state(config, folder)
+    if config.tuning.kind == "none":
+        return State(True, "not needed (tuning: none)")
     trained = import_module("pipeline.train").is_complete(config, folder)
     if stage == "train":
         return State(trained, "complete" if trained else _progress(folder))
-    return State(trained, "complete" if trained else "to do, or reused from the cache")
+    return State(trained, "complete" if trained else "to do or cached")
 
 
 def _evaluation_state(config: RunConfig, folder: RunFolder) -> State:
@@ -77,7 +79,7 @@ def run_missing(config: RunConfig, folder: RunFolder, tell: Tell, stages: tuple[
         for stage in stages or stages_of(config):
             found = state(stage, config, folder)
             if found.complete:
-                tell(f"{stage}: {found.words}, skipped")
+                tell(f"{stage}: {found.words}, skipped" if "complete" in found.words else f"{stage}: {found.words}")
                 continue
             tell(f"{stage}: {found.words}")
             run_stage(stage, config, folder)

@@ -1,0 +1,112 @@
+"""Executing a plan on this machine: one process for each incomplete cell."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+from launch.grid import GridCell
+from launch.plan import CellPlan, plan_cell
+from pipeline.stages import Tell, failure, record_failure
+
+PARENT = "DUALTUNE_PARENT"
+"""Environment variable with the process id of the launcher: its cells stop when it is gone."""
+
+
+class LocalExecutor:
+    """Runs cells in processes of this machine, `jobs` at a time. One that fails does not stop the others.
+
+    With one job at a time the terminal is shared, so that progress bars show; with more, each cell writes to
+    log.txt in its run folder.
+    """
+
+    def __init__(self, jobs: int, tell: Tell) -> None:
+        self.jobs = jobs
+        self.tell = tell
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = Lock()
+        self._stopped = False
+
+    def execute(self, plans: Sequence[CellPlan]) -> dict[GridCell, str]:
+        """Run the incomplete cells; return why cells failed, {} when all are complete."""
+        todo = [planned.cell for planned in plans if not planned.complete]
+        self._total = len(todo)
+        pool = ThreadPoolExecutor(self.jobs)
+        try:
+            reasons = list(pool.map(self._run, range(1, len(todo) + 1), todo))
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return {cell: reason for cell, reason in zip(todo, reasons, strict=True) if reason}
+
+    def _run(self, number: int, cell: GridCell) -> str:
+        """Run one cell to its end; return why it failed, or ""."""
+        if self._stopped:
+            return "not started"
+        self.tell(f"[{number}/{self._total}] {cell}: {cell.folder.root}")
+        cell.folder.create(cell.config)
+        cell.folder.failure.unlink(missing_ok=True)
+        with self._output(cell) as output:
+            status = self._wait(cell.folder.config, output)
+        if status == 0 and plan_cell(cell).complete:
+            return ""
+        reason = self._reason(cell, status)
+        if not self._stopped:
+            self.tell(f"[{number}/{self._total}] {cell} failed: {reason}")
+        return reason
+
+    @contextmanager
+    def _output(self, cell: GridCell) -> Iterator[int | None]:
+        if self.jobs == 1:
+            yield None
+            return
+        with (cell.folder.root / "log.txt").open("ab") as log:
+            yield log.fileno()
+
+    def _wait(self, config: Path, output: int | None) -> int:
+        command = [sys.executable, "-m", "pipeline.cli", "run", str(config), "--no-report"]
+        with self._lock:
+            if self._stopped:
+                return -signal.SIGTERM
+            # A process group of its own: Ctrl-C reaches this process only, which hands on exactly one signal.
+            child = subprocess.Popen(command, stdout=output, stderr=output, env=self._environment(), process_group=0)
+            self._running.add(child)
+        try:
+            return child.wait()
+        finally:
+            self._running.discard(child)
+
+    def _environment(self) -> dict[str, str]:
+        """The code and the share of the machine that a child gets."""
+        code = str(Path(__file__).resolve().parent.parent)
+        path = os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH", "")]))
+        threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.jobs))} if self.jobs > 1 else {}
+        return {**threads, **os.environ, "PYTHONPATH": path, PARENT: str(os.getpid())}
+
+    def _reason(self, cell: GridCell, status: int) -> str:
+        """What the child recorded; when it could not (killed), that is recorded here."""
+        if status < 0 and not self._stopped:
+            record_failure(cell.folder, "run", f"killed by {signal.Signals(-status).name}")
+        return failure(cell.folder) or f"its process ended with status {status}"
+
+    def _stop(self) -> None:
+        """End the running cells in good order (training saves a checkpoint) and start no others."""
+        with self._lock:
+            self._stopped = True
+            running = list(self._running)
+        for child in running:
+            child.terminate()
+        try:
+            for child in running:
+                child.wait()
+        except KeyboardInterrupt:  # a second Ctrl-C
+            for child in running:
+                child.kill()
+            raise

@@ -1,0 +1,64 @@
+"""The plan of a grid: for each cell what is complete and what will be done. Printed, then executed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from launch.grid import Grid, GridCell
+from pipeline.stages import STAGES, Stage, State, stages_of, state
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """One cell and the state of each stage it needs, in order."""
+
+    cell: GridCell
+    states: dict[Stage, State]
+
+    @property
+    def complete(self) -> bool:
+        return all(found.complete for found in self.states.values())
+
+    @property
+    def missing(self) -> tuple[Stage, ...]:
+        """The stages that are left to do."""
+        return tuple(stage for stage, found in self.states.items() if not found.complete)
+
+
+def plan(grid: Grid) -> list[CellPlan]:
+    """Look at every cell's run folder. Nothing is changed, and nothing heavy is imported."""
+    return [plan_cell(cell) for cell in grid.cells]
+
+
+def plan_cell(cell: GridCell) -> CellPlan:
+    """The same for one cell."""
+    return CellPlan(cell, {stage: state(stage, cell.config, cell.folder) for stage in stages_of(cell.config)})
+
+
+def table(plans: Sequence[CellPlan]) -> Table:
+    """One line for each cell: row, seed, state of each stage, run folder."""
+    shown = Table(title_justify="left", header_style="bold", pad_edge=False, box=None, padding=(0, 2, 0, 0))
+    for column in ("row", "seed", *STAGES, "run folder"):
+        shown.add_column(column, overflow="fold")
+    for planned in plans:
+        seed = "-" if planned.cell.seed is None else str(planned.cell.seed)
+        words = [_words(planned.states.get(stage)) for stage in STAGES]
+        shown.add_row(planned.cell.row, seed, *words, str(planned.cell.folder.root))
+    return shown
+
+
+def _words(found: State | None) -> str:
+    if found is None:
+        return "-"
+    return f"[green]{found.words}[/green]" if found.complete else f"[yellow]{found.words}[/yellow]"
+
+
+def summary(plans: Sequence[CellPlan]) -> str:
+    """One sentence: how many runs, how much of them is complete."""
+    todo = sum(len(planned.missing) for planned in plans)
+    stages = sum(len(planned.states) for planned in plans)
+    runs = f"{len(plans)} run{'s' if len(plans) != 1 else ''}"
+    if not todo:
+        return f"{runs}: all {stages} stages are complete, nothing to compute"
+    return f"{runs}: {stages - todo} of {stages} stages complete, {todo} to do"

@@ -1,0 +1,210 @@
+"""The command line. Heavy libraries are imported by the command that needs them, so that help is instant."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.errors import UserError
+from pipeline.quiet import debugging, silence
+
+app = typer.Typer(
+    name="dualtune",
+    help="Fine-tune language models that read the prompt differently from the answer, and tabulate a grid of runs.",
+    epilog="Start here: `dualtune doctor`, then `dualtune run configs/quickstart.yaml --dry-run`.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Look at configurations without running anything.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of one run.", show_default=False)]
+GridFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="YAML file of one run or of a grid (it has `rows:`).", show_default=False)
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Changes to the file, such as training.epochs=2", show_default=False),
+]
+
+
+def tell(message: str) -> None:
+    """One line for the user. Progress goes to stderr: stdout holds results."""
+    print(message, file=sys.stderr, flush=True)
+
+
+@app.command(epilog="Example: dualtune prepare configs/bitune/csqa.yaml data.max_tokens=256")
+def prepare(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Read, check, template and tokenise the training data into the shared cache."""
+    _stage("prepare", config, overrides)
+
+
+@app.command(epilog="Example: dualtune train configs/bitune/csqa.yaml training.epochs=2 seed=43")
+def train(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Train one run, going on from its newest checkpoint; what is prepared or trained already is not repeated."""
+    _stage("train", config, overrides)
+
+
+@app.command(epilog="Example: dualtune evaluate configs/bitune/csqa.yaml evaluation.limit=100")
+def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Score the trained model of one run (tuning=none: the pretrained one) on its evaluation tasks."""
+    _stage("evaluate", config, overrides)
+
+
+def _stage(stage: Any, path: Path, overrides: list[str] | None) -> None:
+    from pipeline.config import load_config
+    from pipeline.run_folder import RunFolder
+    from pipeline.stages import run_missing
+
+    config = load_config(path, overrides or ())
+    folder = RunFolder.of(config)
+    run_missing(config, folder, tell, (stage,))
+    print(folder.root)
+
+
+@app.command(epilog="Example: dualtune run configs/quickstart.yaml training.epochs=2 seeds=[42,43,44]")
+def run(
+    file: GridFile,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time on this machine.")] = 1,
+    report: Annotated[bool, typer.Option(help="End with the table.")] = True,
+) -> None:
+    """All stages of one run or of a grid, on this machine, then the table. What is complete is skipped.
+
+    Stop it at any time: the same command goes on where it stopped.
+    """
+    from launch.command import run_grid
+    from launch.grid import load_grid
+
+    grid = load_grid(file, overrides or ())
+    raise typer.Exit(run_grid(grid, jobs=jobs, dry_run=dry_run, with_report=report, tell=tell))
+
+
+@app.command(epilog="Examples: dualtune report configs/quickstart.yaml    dualtune report runs/*")
+def report(
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE [KEY=VALUE] | FOLDER",
+            help="A run or grid file with its overrides, or run folders.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path | None, typer.Option(help="Folder for the written tables.", show_default=False)] = None,
+) -> None:
+    """The table of finished runs: mean ± deviation over seeds, differences to the baseline, what is missing and why."""
+    from launch.command import report_folders, report_grid
+    from launch.grid import load_grid
+
+    if Path(source[0]).is_dir():
+        report_folders([Path(folder) for folder in source], output)
+    else:
+        report_grid(load_grid(source[0], source[1:]), output)
+
+
+@app.command(epilog='Example: dualtune generate models/SmolLM2-135M-Instruct --prompt "What is the capital of France?"')
+def generate(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Trained model folder (RUN/model) or base model.", show_default=False)
+    ],
+    prompt: Annotated[list[str], typer.Option(help="The instruction; may be given several times.", show_default=False)],
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: always the likeliest token.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the sampling, when temperature is above 0.")] = 42,
+    template: Annotated[
+        str | None, typer.Option(help="Template of the prompt; default: the one trained with.", show_default=False)
+    ] = None,
+) -> None:
+    """Answer instructions with a trained model or a base model, in the template of its training."""
+    from pipeline.answer import answer
+
+    for text in answer(model, prompt, max_new_tokens, temperature, seed, template):
+        print(text)
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine has and lacks for dualtune, with advice. Exit status 1 if something essential is missing."""
+    from pipeline.doctor import examine, show
+
+    findings = examine()
+    show(findings)
+    raise typer.Exit(int(any(finding.essential and not finding.good for finding in findings)))
+
+
+@config_app.command("show", epilog="Example: dualtune config show configs/bitune/csqa.yaml method=no_mixing")
+def config_show(config: GridFile, overrides: Overrides = None) -> None:
+    """Print the resolved configuration, defaults included; of a grid, that of every run."""
+    from launch.grid import load_grid
+    from pipeline.config import to_yaml
+
+    grid = load_grid(config, overrides or ())
+    print("---\n".join(to_yaml(cell.config) for cell in grid.cells), end="")
+
+
+@config_app.command("signature", epilog="Example: dualtune config signature configs/bitune/csqa.yaml seed=43")
+def config_signature(config: GridFile, overrides: Overrides = None) -> None:
+    """Print the signature that identifies what is trained; of a grid, one line a run."""
+    from launch.grid import load_grid
+    from pipeline.config import signature
+
+    cells = load_grid(config, overrides or ()).cells
+    for cell in cells:
+        print(signature(cell.config) if len(cells) == 1 else f"{signature(cell.config)}  {cell}")
+
+
+def follow_parent() -> None:
+    """Stop in good order when the launcher that started this process is gone: nothing trains on unseen."""
+    launcher = os.environ.get("DUALTUNE_PARENT")
+    if not launcher:
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(launcher):
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit status: 0, 1 (failed), 2 (user's mistake), 130 (interrupted)."""
+    silence()
+    follow_parent()
+    try:
+        status = app(arguments, prog_name="dualtune", standalone_mode=False)
+    except Exception as error:
+        return _explain(error)
+    if status == 130:
+        tell("interrupted: the same command goes on where it stopped")
+    return status if isinstance(status, int) else 0
+
+
+def _explain(error: Exception) -> int:
+    """Print one line (with DUALTUNE_DEBUG=1 the stack trace before it) and return the exit status."""
+    from pipeline.stages import describe
+
+    if debugging():
+        import traceback
+
+        traceback.print_exception(error)
+    usage = getattr(error, "format_message", None)  # the parser's own errors: unknown commands, options, ...
+    if usage is not None:
+        if usage():  # empty when help was printed because no command was given
+            tell(f"error: {usage()} (see `dualtune --help`)")
+        return int(getattr(error, "exit_code", 2))
+    advice = "" if isinstance(error, UserError | OSError) else " (DUALTUNE_DEBUG=1 shows where)"
+    tell(f"error: {describe(error)}{advice}")
+    return error.status if isinstance(error, UserError) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
