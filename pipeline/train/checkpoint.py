@@ -1,0 +1,144 @@
+"""Checkpoint folders: written whole, proven by checksums before they are read, rotated, and tied to one run.
+
+CHECKPOINTS/step-NNNNNN/
+  manifest.json   step, identity of the run, SHA-256 of every other file, and of the manifest itself
+  ...             what `pipeline.train.state` writes
+"""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from pipeline.config import digest
+from pipeline.errors import StageError
+from pipeline.files import atomic_folder, read_json, write_json
+
+MANIFEST = "manifest.json"
+
+
+class Damaged(Exception):
+    """Why a checkpoint folder is no good."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint."""
+
+    path: Path
+    step: int
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one run.
+
+    `identity` says which run they belong to (signature, prepared data, number of processes); a checkpoint with
+    another one is refused, not skipped: going on from it would be another run.
+    """
+
+    folder: Path
+    identity: dict[str, Any]
+    keep: int
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        """Write a checkpoint with `write(folder)`; once it is complete, delete all but the last `keep`.
+
+        Raises:
+            StageError: it cannot be written (full disk, permissions).
+        """
+        path = self.folder / f"step-{step:06d}"
+        with atomic_folder(path) as temporary:
+            try:
+                write(temporary)
+            except SafetensorError as error:  # how safetensors reports a full disk
+                raise StageError(f"{path}: cannot be written ({error})") from error
+            write_json(temporary / MANIFEST, _manifest(temporary, step, self.identity))
+        for old in _newest_first(self.folder)[self.keep :]:
+            _remove(old)
+
+    def latest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest complete checkpoint, and why each newer one is no good. Nothing is changed.
+
+        Raises:
+            StageError: the newest complete checkpoint belongs to another run.
+        """
+        skipped = []
+        for path in _newest_first(self.folder):
+            try:
+                manifest = _verified(path)
+            except Damaged as damage:
+                skipped.append(f"{path}: {damage}")
+                continue
+            self._refuse_other_run(path, manifest["identity"])
+            return Checkpoint(path, manifest["step"]), skipped
+        return None, skipped
+
+    def _refuse_other_run(self, path: Path, identity: dict[str, Any]) -> None:
+        for key, expected in self.identity.items():
+            if identity.get(key) != expected:
+                raise StageError(
+                    f"{path}: written with {key} {identity.get(key)!r}, this run has {expected!r}: "
+                    f"remove the checkpoints to start over"
+                )
+
+    def clean(self, last_good: Checkpoint | None) -> None:
+        """Remove what killed saves left behind, and the damaged checkpoints newer than the one resumed from.
+
+        Those must go: rotation counts by step, and would keep them in place of good ones.
+        """
+        for stray in self.folder.glob(".*"):
+            shutil.rmtree(stray)
+        for path in _newest_first(self.folder):
+            if last_good is None or path.name > last_good.path.name:
+                _remove(path)
+
+    def remove_all(self) -> None:
+        """The run is complete: its model is saved."""
+        if self.folder.exists():
+            _remove(self.folder)
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*"), key=lambda path: (len(path.name), path.name), reverse=True)
+
+
+def _remove(path: Path) -> None:
+    """Rename first: a kill half-way must not leave a torn folder under a good name."""
+    doomed = path.with_name(f".{path.name}.removed")
+    if doomed.exists():
+        shutil.rmtree(doomed)
+    path.replace(doomed)
+    shutil.rmtree(doomed)
+
+
+def _manifest(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, Any]:
+    files = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+    values = {"step": step, "identity": identity, "files": files}
+    return {**values, "digest": digest(values)}
+
+
+def _verified(path: Path) -> dict[str, Any]:
+    """The manifest, once it and every file it lists are proven whole."""
+    manifest = read_json(path / MANIFEST)
+    if not isinstance(manifest, dict):
+        raise Damaged(f"{MANIFEST} is missing or not whole")
+    if digest({key: value for key, value in manifest.items() if key != "digest"}) != manifest.get("digest"):
+        raise Damaged(f"{MANIFEST} is damaged")
+    if path.name != f"step-{manifest['step']:06d}":
+        raise Damaged(f"{MANIFEST} is that of step {manifest['step']}")
+    for name, expected in manifest["files"].items():
+        if not (path / name).is_file():
+            raise Damaged(f"{name} is missing")
+        if _sha256(path / name) != expected:
+            raise Damaged(f"{name} is damaged")
+    return manifest
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

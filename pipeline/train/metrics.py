@@ -1,0 +1,73 @@
+"""The record of a run: one JSON line per logged update, and the same numbers for TensorBoard."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from pipeline.files import write_text
+
+
+class MetricsLog:
+    """Appends to metrics.jsonl and TensorBoard, each update exactly once over all starts of the run.
+
+    Opening it after update `step` drops what earlier starts logged beyond it: those updates are run again.
+    """
+
+    def __init__(self, path: Path, tensorboard: Path | None, step: int) -> None:
+        kept = [line for line in read_metrics(path) if line["step"] <= step]
+        write_text(path, "".join(_line(values) for values in kept))
+        self._file = path.open("a", encoding="utf-8")
+        # purge_step hides what earlier starts wrote for the updates that follow
+        self._writer = SummaryWriter(str(tensorboard), purge_step=step + 1) if tensorboard else None
+
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        if self._writer:
+            self._writer.close()
+
+    def write(self, values: dict[str, Any]) -> None:
+        """Log one update; `values` has its number as `step`."""
+        self._file.write(_line(values))
+        self._file.flush()
+        if self._writer:
+            for name, number in _scalars(values):
+                self._writer.add_scalar(f"train/{name}", number, values["step"])
+
+    def sync(self) -> None:
+        """Before a checkpoint: what it counts as done must be on disk too."""
+        os.fsync(self._file.fileno())
+        if self._writer:
+            self._writer.flush()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The logged updates, up to the first line that a kill left incomplete."""
+    rows: list[dict[str, Any]] = []
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def _line(values: dict[str, Any]) -> str:
+    return json.dumps(values, allow_nan=False) + "\n"
+
+
+def _scalars(values: dict[str, Any]) -> list[tuple[str, float]]:
+    """Plain numbers, and the mixing ratios of each layer."""
+    plain = [(name, value) for name, value in values.items() if isinstance(value, int | float) and name != "step"]
+    ratios = [
+        (f"alpha_{name}/layer_{layer}", value)
+        for layer, row in enumerate(values.get("alphas", []))
+        for name, value in row.items()
+        if isinstance(value, float)
+    ]
+    return plain + ratios
