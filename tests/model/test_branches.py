@@ -58,7 +58,7 @@ def test_other_samples_do_not_change_a_bit(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_answers_that_share_a_prompt_equal_answers_alone(method: str) -> None:
     model = tiny_model(method)
-    prompts, answers = samples([(6, 2), (3, 4), (8, 1)])
+    prompts, _ = samples([(6, 2), (3, 4), (8, 1)])
     owners = [2, 0, 2, 1, 0]
     choices = [tokens(length, 50 + length) for length in (3, 1, 4, 2, 5)]
     hidden = model(Batch.pack(prompts, choices, owners)).split([len(choice) for choice in choices])
@@ -143,7 +143,6 @@ def test_gradient_checkpointing_changes_no_gradient(method: str, tuning: str) ->
     model = tiny_model(method, tuning, gradient_checkpointing=True).train()
     for name, gradient in gradients(model, prompts, answers).items():
         torch.testing.assert_close(gradient, plain[name], atol=0, rtol=0)
-    assert all(gradient.abs().max() > 0 for gradient in plain.values())
 
 
 def test_chunked_losses_equal_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,8 +175,8 @@ def test_every_trainable_parameter_moves(tuning: str, method: str, family: str) 
     model = tiny_model(method, tuning, family)
     moved = gradients(model, *samples(LENGTHS["ragged"]))
     still = [name for name, gradient in moved.items() if gradient is None or gradient.abs().max() == 0]
-    # The bias of a key shifts all scores of a row alike where every key of the row has it: no effect in theory.
-    assert not [name for name in still if "k_proj.bias" not in name]
+    # Shared weights: both streams start from the same embeddings, so the first layer has nothing to mix.
+    assert not [name for name in still if not (method == "shared_weights" and ".0.mixing." in name)]
     branched = sum(branch["weights"] == "own" for branch in map({"weights": "answer"}.__or__, PRESETS[method]))
     assert any(".prompt." in name for name in moved) == bool(branched)
     assert any("theta" in name for name in moved) == (len(PRESETS[method]) == 2)
