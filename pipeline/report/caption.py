@@ -50,7 +50,8 @@ def _documents(table: Table) -> str:
     tasks = [column for column in table.columns if column.documents]
     if not tasks:
         return ""
-    numbers = ", ".join(f"{column.name} {column.documents}" for column in tasks)
+    same = len({column.documents for column in tasks}) == 1
+    numbers = str(tasks[0].documents) if same else ", ".join(f"{column.name} {column.documents}" for column in tasks)
     return f"Documents per task: {numbers}. {_limits(tasks)}"
 
 

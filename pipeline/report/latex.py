@@ -27,7 +27,7 @@ SPECIAL = {
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[margin=2cm]{geometry}
-\usepackage{booktabs}
+\usepackage{booktabs,graphicx}
 \begin{document}
 %s\end{document}
 """
@@ -39,7 +39,7 @@ def render_document(table: Table) -> str:
 
 
 def render_latex(table: Table) -> str:
-    """A table environment; the paper needs \\usepackage{booktabs}."""
+    """A table environment, scaled down where it is wider than the line. It needs \\usepackage{booktabs,graphicx}."""
     headings = [escape(heading) for heading in table.headings]
     lines = [
         r"\begin{table}[htbp]",
@@ -47,14 +47,17 @@ def render_latex(table: Table) -> str:
         r"\small",
         r"\setlength{\tabcolsep}{4pt}",
         rf"\caption{{{escape(table.title)}. {escape(table.caption)}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}",
+        r"\smallskip",
+        rf"\sbox0{{\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}",
         r"\toprule",
         _line(headings),
         r"\midrule",
         *(_line(_cells(table, index)) for index in range(len(table.rows))),
         r"\bottomrule",
-        r"\end{tabular}",
-        *(rf"\par\noindent{{\footnotesize {_raised(letter)} {escape(text)}}}" for letter, text in table.notes),
+        r"\end{tabular}}",
+        r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi",
+        r"\par\smallskip\raggedright\footnotesize",
+        *(rf"{_raised(letter)} {escape(text)}\par" for letter, text in table.notes),
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"

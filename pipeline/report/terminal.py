@@ -1,5 +1,6 @@
 """The table in a terminal, at whatever width it has."""
 
+import math
 from collections.abc import Sequence
 
 from rich import box
@@ -24,6 +25,7 @@ def _grids(table: Table, console: Console) -> Sequence[Grid]:
         if _fits(_grid(table, every, stacked, console), console):
             return [_grid(table, every, stacked, console)]
     part = next((n for n in range(len(every), 1, -1) if _fits(_grid(table, every[:n], True, console), console)), 1)
+    part = math.ceil(len(every) / math.ceil(len(every) / part))  # tables of about equal width
     return [_grid(table, every[start : start + part], True, console) for start in range(0, len(every), part)]
 
 

@@ -14,7 +14,7 @@ from pipeline.run_folder import RunFolder
 VERSIONS = {"dualtune": "0.1.0", "commit": "0123456789ab"}
 
 
-def evaluation(config: RunConfig, task: str, value: Any, **changes: Any) -> dict[str, Any]:
+def evaluation(config: RunConfig, task: str, value: Any) -> dict[str, Any]:
     """What the evaluation stage writes, with a made-up value."""
     return {
         "task": task,
@@ -33,7 +33,6 @@ def evaluation(config: RunConfig, task: str, value: Any, **changes: Any) -> dict
         "template_hash": "template",
         "wall_seconds": 1.5,
         "versions": VERSIONS,
-        **changes,
     }
 
 
@@ -65,7 +64,7 @@ def make_run(tmp_path: Path) -> Callable[..., Cell]:
             write(folder.train_result, {"signature": signature(config), "prepared_key": prepared_key})
         for task, value in values.items():
             if value is not None:
-                write(folder.evaluation(task), evaluation(config, task, value, **changes.get(task, {})))
+                write(folder.evaluation(task), evaluation(config, task, value) | changes.get(task, {}))
         return Cell(row, seed, folder, tuple(tasks), reason)
 
     return make

@@ -1,0 +1,173 @@
+"""What counts, what is set aside and why, and what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.report import Cell, cells_of
+from pipeline.report.collect import collect
+from pipeline.report.record import Missing, Record
+from pipeline.run_folder import RunFolder
+
+MakeRun = Callable[..., Cell]
+
+
+def reasons(cells: list[Cell]) -> list[str | None]:
+    return [outcome.reason if isinstance(outcome, Missing) else None for outcome in collect(cells)]
+
+
+def test_a_whole_run_counts(make_run: MakeRun) -> None:
+    cell = make_run("LoRA", 42, {"piqa": 0.5, "arc": 1})
+    outcomes = collect([cell])
+    assert [(o.task, o.evaluation.value) for o in outcomes if isinstance(o, Record)] == [("piqa", 0.5), ("arc", 1.0)]
+    assert all(o.file == cell.folder.evaluation(o.task) for o in outcomes if isinstance(o, Record))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (float("nan"), "evaluation of piqa failed: acc is nan"),
+        (float("inf"), "evaluation of piqa failed: acc is inf"),
+        (50.0, "evaluation of piqa failed: acc is 50.0, not a fraction from 0 to 1"),
+        (-0.1, "evaluation of piqa failed: acc is -0.1, not a fraction from 0 to 1"),
+        ("0.5", "evaluation of piqa has no number for acc"),
+        (True, "evaluation of piqa has no number for acc"),
+    ],
+)
+def test_a_value_that_is_no_fraction_does_not_count(make_run: MakeRun, value: Any, reason: str) -> None:
+    assert reasons([make_run("LoRA", 42, {"piqa": value})]) == [reason]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"signature": "other"}, "evaluation of piqa belongs to another configuration (signature other)"),
+        ({"task": "arc"}, "evaluation of piqa holds the results of arc"),
+        ({"main_metric": "f1"}, "evaluation of piqa has no number for f1"),
+        ({"documents": 0}, "evaluation of piqa is damaged (documents = 0: "),
+        ({"limit": 10}, "evaluation of piqa is limited differently: the first 10 documents, the configuration asks"),
+    ],
+)
+def test_a_result_that_is_not_the_runs_own_does_not_count(make_run: MakeRun, change: dict, reason: str) -> None:
+    (found,) = reasons([make_run("LoRA", 42, {"piqa": 0.5}, piqa=change)])
+    assert found and found.startswith(reason)
+
+
+def test_a_metric_that_is_no_fraction_may_be_large(make_run: MakeRun) -> None:
+    changes = {"main_metric": "perplexity", "metrics": {"perplexity": 9889.73}}
+    assert reasons([make_run("LoRA", 42, {"lambada": 0.5}, lambada=changes)]) == [None]
+
+
+def test_a_damaged_file_does_not_count(make_run: MakeRun) -> None:
+    cell = make_run("LoRA", 42, {"piqa": 0.5, "arc": 0.5, "csqa": 0.5})
+    cell.folder.evaluation("piqa").write_text(cell.folder.evaluation("piqa").read_text()[:40])
+    content = json.loads(cell.folder.evaluation("arc").read_text())
+    del content["metrics"]
+    cell.folder.evaluation("arc").write_text(json.dumps(content))
+    assert reasons([cell]) == [
+        "evaluation of piqa is damaged (not whole JSON)",
+        "evaluation of arc is damaged (metrics is missing)",
+        None,
+    ]
+
+
+def test_a_missing_result_has_a_reason(make_run: MakeRun, tmp_path: Path) -> None:
+    untrained = make_run("A", 42, {"piqa": 0.5}, trained=False)
+    unevaluated = make_run("B", 42, {"piqa": None}, method="bitune")
+    nothing = Cell("C", 42, RunFolder(tmp_path / "nothing"), ("piqa",))
+    failed = Cell("D", 42, RunFolder(tmp_path / "failed"), ("piqa",), "failed: disk is full")
+    expected = ["not trained", "evaluation of piqa is missing", "not started", "failed: disk is full"]
+    assert reasons([untrained, unevaluated, nothing, failed]) == expected
+
+
+def test_a_known_reason_never_hides_a_number_or_a_fault(make_run: MakeRun) -> None:
+    cell = make_run("A", 42, {"piqa": 0.5, "arc": float("nan"), "csqa": None}, reason="failed: killed")
+    assert reasons([cell]) == [None, "evaluation of arc failed: acc is nan", "failed: killed"]
+
+
+def test_training_of_another_configuration_does_not_count(make_run: MakeRun) -> None:
+    cell = make_run("A", 42, {"piqa": 0.5})
+    cell.folder.train_result.write_text('{"signature": "old"}')
+    assert reasons([cell]) == ["trained with another configuration (signature old)"]
+
+
+def test_tasks_scored_on_different_weights_do_not_count(make_run: MakeRun) -> None:
+    cell = make_run("A", 42, {"piqa": 0.5, "arc": 0.5}, piqa={"model_fingerprint": "older weights"})
+    assert reasons([cell]) == ["its tasks were scored on different weights: evaluate it again"] * 2
+
+
+def test_mixed_limits_are_set_aside_for_the_full_ones(make_run: MakeRun) -> None:
+    limited = make_run("A", 42, {"piqa": 0.9}, limit=60)
+    full = make_run("B", 42, {"piqa": 0.5}, method="bitune", piqa={"documents": 1838})
+    expected = "not comparable: limit 60, the column has none; documents 60, the column has 1838"
+    assert reasons([limited, full]) == [expected, None]
+
+
+def test_another_task_hash_is_set_aside(make_run: MakeRun) -> None:
+    cells = [
+        make_run("A", 42, {"piqa": 0.5}),
+        make_run("A", 43, {"piqa": 0.9}, piqa={"task_hash": "changed"}),
+        make_run("B", 42, {"piqa": 0.5}, method="bitune"),
+    ]
+    expected = "not comparable: task hash changed, the column has hash-piqa"
+    assert reasons(cells) == [None, expected, None]
+
+
+def test_seeds_trained_on_other_data_are_set_aside(make_run: MakeRun) -> None:
+    cells = [make_run("A", seed, {"piqa": 0.5}, prepared_key=f"data-{seed > 43}") for seed in (42, 43, 44)]
+    expected = "not comparable: prepared data data-True, the row has data-False"
+    assert reasons(cells) == [None, None, expected]
+
+
+def test_a_row_that_mixes_more_than_seeds_is_refused(make_run: MakeRun) -> None:
+    cells = [
+        make_run("LoRA", 42, {"piqa": 0.5}),
+        make_run("LoRA", 43, {"piqa": 0.5}, training={"learning_rate": 0.001}),
+    ]
+    with pytest.raises(UserError, match=r"row 'LoRA' would mix runs .* differ in training\.learning_rate$"):
+        collect(cells)
+
+
+def test_a_run_is_counted_once(make_run: MakeRun) -> None:
+    cell = make_run("LoRA", 42, {"piqa": 0.5})
+    with pytest.raises(UserError, match="row 'LoRA' counts a run twice"):
+        collect([cell, Cell("LoRA", 43, cell.folder, cell.tasks)])
+    other = make_run("LoRA", 43, {"piqa": 0.5})
+    with pytest.raises(UserError, match="counts a run twice"):
+        collect([cell, Cell("LoRA", 42, other.folder, other.tasks)])
+    with pytest.raises(UserError, match="has seed 43, but row 'LoRA' expects seed 44"):
+        collect([cell, Cell("LoRA", 44, other.folder, other.tasks)])
+
+
+def test_separate_runs_for_separate_tasks_make_one_row(make_run: MakeRun) -> None:
+    cells = [
+        make_run("LoRA", 42, {"piqa": 0.5}),
+        make_run("LoRA", 42, {"arc": 0.5}, training={"epochs": 5}),
+    ]
+    assert reasons(cells) == [None, None]
+
+
+def test_bare_folders_are_grouped_by_everything_but_the_seed(make_run: MakeRun) -> None:
+    cells = [
+        make_run("?", 42, {"piqa": 0.5}),
+        make_run("?", 42, {"piqa": 0.5}, training={"learning_rate": 0.001}),
+        make_run("?", 43, {"piqa": 0.5}),
+        make_run("?", 42, {"piqa": 0.5}, method="bitune"),
+        make_run("?", None, {"piqa": 0.5}),
+    ]
+    assert [(cell.row, cell.seed, cell.tasks) for cell in cells_of([cell.folder for cell in cells])] == [
+        ("pretrained", None, ("piqa",)),
+        ("causal (lora), training.learning_rate=0.0003", 42, ("piqa",)),
+        ("causal (lora), training.learning_rate=0.0003", 43, ("piqa",)),
+        ("causal (lora), training.learning_rate=0.001", 42, ("piqa",)),
+        ("bitune (lora)", 42, ("piqa",)),
+    ]
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run folder"):
+        cells_of([RunFolder(tmp_path)])

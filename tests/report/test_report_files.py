@@ -1,0 +1,148 @@
+"""The files of a report: content, escaping, determinism; and the terminal."""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipeline.report import Cell, report
+
+MakeRun = Callable[..., Cell]
+FILES = ("report.md", "report.tex", "table.tex", "report.json")
+AWKWARD = r"[x] a_b 50% & #1 {y} $z ~ ^ \ <b> |p| *s* `q` --rank"
+
+
+def quiet(width: int = 120) -> Console:
+    return Console(file=io.StringIO(), width=width)
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_markdown_is_as_expected(demo_cells: list[Cell], tmp_path: Path) -> None:
+    table = report(demo_cells, "Demo_1", "LoRA", tmp_path, quiet())
+    assert (tmp_path / "report.md").read_text(encoding="utf-8") == (
+        "# Demo\\_1\n\n"
+        "| method | piqa | arc | average | Δ LoRA |\n"
+        "| :-- | --: | --: | --: | --: |\n"
+        "| Pretrained | 50.0 | 25.0 | 37.5 | -7.5 |\n"
+        "| LoRA | 55.0 ± 7.1 | 35.0 ± 7.1 | 45.0 ± 7.1 |  |\n"
+        "| Bitune | **70.0** ± 0.0 | **40.0** ± 14.1 | **55.0** ± 7.1 | +10.0 |\n\n"
+        f"{table.caption}\n"
+    )
+
+
+def test_latex_rows_are_as_expected(demo_cells: list[Cell], tmp_path: Path) -> None:
+    report(demo_cells, "Demo", "LoRA", tmp_path, quiet())
+    lines = (tmp_path / "table.tex").read_text(encoding="utf-8").splitlines()
+    start = lines.index(r"\midrule")
+    assert lines[start - 2 : start + 5] == [
+        r"\toprule",
+        r"method & piqa & arc & average & $\Delta$ LoRA \\",
+        r"\midrule",
+        r"Pretrained & 50.0 & 25.0 & 37.5 & $-7.5$ \\",
+        r"LoRA & 55.0 $\pm$ 7.1 & 35.0 $\pm$ 7.1 & 45.0 $\pm$ 7.1 &  \\",
+        r"Bitune & \textbf{70.0} $\pm$ 0.0 & \textbf{40.0} $\pm$ 14.1 & \textbf{55.0} $\pm$ 7.1 & $+10.0$ \\",
+        r"\bottomrule",
+    ]
+    assert "\n".join(lines) in (tmp_path / "report.tex").read_text(encoding="utf-8")
+
+
+def test_every_number_has_its_origin(demo_cells: list[Cell], tmp_path: Path) -> None:
+    report(demo_cells, "Demo", "LoRA", tmp_path, quiet())
+    content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    cell = content["rows"][1]["cells"][0]
+    assert cell["value"] == pytest.approx(0.55) and cell["std"] == pytest.approx(0.0707107)
+    assert (cell["column"], cell["n"], cell["expected"], content["ddof"]) == ("piqa", 2, 2, 1)
+    for run, made in zip(cell["runs"], demo_cells[1:3], strict=True):
+        saved = json.loads(Path(run["file"]).read_text(encoding="utf-8"))
+        assert (run["seed"], run["folder"], run["value"]) == (made.seed, str(made.folder.root), saved["metrics"]["acc"])
+        assert all(run[key] == saved[key] for key in ("signature", "evaluation_signature", "task_hash", "versions"))
+    assert content["rows"][2]["cells"][2]["difference"] == pytest.approx(0.1)
+
+
+def test_gaps_are_in_the_provenance(make_run: MakeRun, tmp_path: Path) -> None:
+    cell = make_run("A", 42, {"piqa": None})
+    report([cell], "T", None, tmp_path, quiet())
+    found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["rows"][0]["cells"][0]
+    gap = {"seed": 42, "folder": str(cell.folder.root), "reason": "evaluation of piqa is missing"}
+    assert found["value"] is None and found["missing"] == [gap]
+
+
+def test_the_same_runs_give_the_same_bytes(demo_cells: list[Cell], tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        report(demo_cells, "Demo", "LoRA", tmp_path / folder, quiet())
+    assert sorted(path.name for path in (tmp_path / "first").iterdir()) == sorted(FILES)
+    for name in FILES:
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+
+
+def awkward_cells(make_run: MakeRun) -> list[Cell]:
+    return [
+        make_run(AWKWARD, 42, {"piqa_full": 0.5, "mmlu": 0.4}),
+        make_run(AWKWARD, 43, {"piqa_full": 0.6, "mmlu": None}, reason=f"failed: {AWKWARD}"),
+        make_run("B", 42, {"piqa_full": 0.6, "mmlu": 0.4}, method="bitune"),
+    ]
+
+
+def test_markdown_escapes_names(make_run: MakeRun, tmp_path: Path) -> None:
+    report(awkward_cells(make_run), AWKWARD, AWKWARD, tmp_path, quiet())
+    rows = [line for line in (tmp_path / "report.md").read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
+    assert "\\[x\\] a\\_b 50% \\& \\#1 \\{y\\} \\$z \\~ ^ \\\\ \\<b\\> \\|p\\| \\*s\\* \\`q\\`" in rows[2]
+
+
+def test_latex_is_balanced(make_run: MakeRun, tmp_path: Path) -> None:
+    report(awkward_cells(make_run), AWKWARD, AWKWARD, tmp_path, quiet())
+    text = (tmp_path / "report.tex").read_text(encoding="utf-8")
+    bare = re.sub(r"\\[\\%&#_${}]", "", text)  # without escaped characters (and line breaks)
+    assert bare.count("{") == bare.count("}") and bare.count("$") % 2 == 0
+    assert not set("%#~^") & set(bare.replace("%s", ""))
+    stack: list[str] = []
+    for kind, name in re.findall(r"\\(begin|end)\{(\w+)\}", text):
+        if kind == "begin":
+            stack.append(name)
+        else:
+            assert stack.pop() == name
+    assert not stack
+    body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in body.splitlines() if line.endswith(r"\\")} == {4}
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed: the LaTeX was not compiled")
+def test_latex_compiles(make_run: MakeRun, tmp_path: Path) -> None:
+    report(awkward_cells(make_run), AWKWARD, AWKWARD, tmp_path, quiet())
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "report.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=60)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull \\hbox" not in done.stdout and (tmp_path / "report.pdf").stat().st_size > 1000
+
+
+def test_the_terminal_shows_the_table_and_the_files(demo_cells: list[Cell], tmp_path: Path) -> None:
+    console = quiet(300)
+    report(demo_cells, "Demo [bold]", "LoRA", tmp_path, console)
+    text = printed(console)
+    assert "Demo [bold]" in text and str(tmp_path) in text and all(name in text for name in FILES)
+    assert re.search(r"Bitune +70\.0 ± 0\.0 +40\.0 ± 14\.1 +55\.0 ± 7\.1 +\+10\.0", text)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_every_number_fits_the_terminal(make_run: MakeRun, tmp_path: Path, width: int) -> None:
+    tasks = ("piqa_full", "arc_full", "csqa_full", "siqa_full", "mmlu")
+    values = {seed: {task: 0.1 * (index + 1) + 0.01 * seed for index, task in enumerate(tasks)} for seed in (0, 1)}
+    cells = [make_run("a method with a long name", seed, values[seed], method="bitune") for seed in (0, 1)]
+    console = quiet(width)
+    report([*cells, make_run("B", 0, values[0])], "T", "B", tmp_path, console)
+    text = printed(console)
+    table = text[: text.index("Metric")]
+    assert all(len(line) <= width for line in table.splitlines())
+    assert re.findall(r"\d\d\.\d", table.replace("±", " ±")).count("10.5") == 1  # piqa: .10 and .11
+    assert table.count("±") == 6 and "…" not in table and all(task in table for task in tasks)
