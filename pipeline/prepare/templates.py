@@ -4,15 +4,17 @@ The paper's templates are those of Bitune (arXiv 2405.14862), appendix, table "T
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jinja2.exceptions import TemplateError
-from transformers import PreTrainedTokenizerFast
 
 from pipeline.config import digest
 from pipeline.errors import UserError
 from pipeline.prepare.forms import Example
 from pipeline.prepare.record import Fault
+
+if TYPE_CHECKING:  # evaluation's state is asked for without loading the library
+    from transformers import PreTrainedTokenizerFast
 
 Layout = Literal["question", "input", "choices", "siqa", "mmlu"]
 TemplateName = Literal["paper", "chat"]
@@ -73,7 +75,7 @@ def paper_answers(example: Example, layout: Layout | None = None) -> list[str]:
     return [ANSWER.format(answer=answer) for answer in answers(example, layout or layout_of(example))]
 
 
-def render(example: Example, template: TemplateName, tokenizer: PreTrainedTokenizerFast) -> Rendered:
+def render(example: Example, template: TemplateName, tokenizer: "PreTrainedTokenizerFast") -> Rendered:
     """Prompt and right answer as text, without the BOS and EOS that tokenising adds.
 
     Raises:
@@ -86,7 +88,7 @@ def render(example: Example, template: TemplateName, tokenizer: PreTrainedTokeni
     return Rendered(paper_prompt(example), paper_answers(example)[example.index if example.choices else 0])
 
 
-def _chat(example: Example, tokenizer: PreTrainedTokenizerFast) -> Rendered:
+def _chat(example: Example, tokenizer: "PreTrainedTokenizerFast") -> Rendered:
     layout = layout_of(example)
     _refuse_special(example, tokenizer)
     answer = answers(example, layout)[example.index if example.choices else 0]
@@ -99,7 +101,7 @@ def _chat(example: Example, tokenizer: PreTrainedTokenizerFast) -> Rendered:
     return Rendered(prompt, _close(whole[len(prompt) :], tokenizer))
 
 
-def apply_chat_template(tokenizer: PreTrainedTokenizerFast, turns: list[dict[str, str]], **options: Any) -> str:
+def apply_chat_template(tokenizer: "PreTrainedTokenizerFast", turns: list[dict[str, str]], **options: Any) -> str:
     """The text of a conversation.
 
     Raises:
@@ -111,13 +113,13 @@ def apply_chat_template(tokenizer: PreTrainedTokenizerFast, turns: list[dict[str
         raise Fault("the chat template refuses the row", str(error)[:120]) from None
 
 
-def _close(answer: str, tokenizer: PreTrainedTokenizerFast) -> str:
+def _close(answer: str, tokenizer: "PreTrainedTokenizerFast") -> str:
     """Without the EOS that ends the turn and the line break behind it: tokenising adds the one EOS of every row."""
     head, found, tail = answer.rpartition(tokenizer.eos_token)
     return head if found and not tail.strip() else answer
 
 
-def _refuse_special(example: Example, tokenizer: PreTrainedTokenizerFast) -> None:
+def _refuse_special(example: Example, tokenizer: "PreTrainedTokenizerFast") -> None:
     """In one text with the template's own, a special token of the row would end a turn or open another."""
     texts = (example.question, example.answer, example.input, example.context, example.system, *example.choices)
     for token in special_tokens(tokenizer):
@@ -125,13 +127,13 @@ def _refuse_special(example: Example, tokenizer: PreTrainedTokenizerFast) -> Non
             raise Fault("the text holds a special token of the tokenizer", token)
 
 
-def special_tokens(tokenizer: PreTrainedTokenizerFast) -> list[str]:
+def special_tokens(tokenizer: "PreTrainedTokenizerFast") -> list[str]:
     """Texts that the tokenizer takes for special tokens."""
     added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     return sorted(added | set(tokenizer.all_special_tokens))
 
 
-def check_template(template: TemplateName, tokenizer: PreTrainedTokenizerFast) -> None:
+def check_template(template: TemplateName, tokenizer: "PreTrainedTokenizerFast") -> None:
     """Refuse a template that this tokenizer can't serve, before any row is read.
 
     Raises:
@@ -150,12 +152,16 @@ def check_template(template: TemplateName, tokenizer: PreTrainedTokenizerFast) -
         raise UserError(f"{name}: data.template: chat can't be used: {fault}") from None
 
 
-def template_hash(template: TemplateName, tokenizer: PreTrainedTokenizerFast) -> str:
-    """Identity of a template's text, equal on every machine. Stored with a model, compared at evaluation."""
+def template_hash(template: TemplateName, tokenizer: "PreTrainedTokenizerFast | None" = None) -> str:
+    """Identity of a template's text, equal on every machine. Stored with a model, compared at evaluation.
+
+    The paper's templates need no tokenizer; the chat template is part of one.
+    """
     values: dict[str, Any] = {
         "template": template, "prompt": PROMPT, "answer": ANSWER, "bodies": BODIES,
         "lines": CHOICE_LINES, "answers": CHOICE_ANSWERS,
     }  # fmt: skip
     if template == "chat":
+        assert tokenizer is not None
         values["chat"] = [tokenizer.chat_template, tokenizer.bos_token, tokenizer.eos_token, PINNED_DATE]
     return digest(values)

@@ -1,0 +1,41 @@
+"""The key of prepared data: a digest of all that the result depends on, and of nothing else."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerFast
+
+from pipeline.config import digest
+from pipeline.prepare.config import DataConfig
+from pipeline.prepare.sources import Source
+from pipeline.prepare.templates import template_hash
+
+PREPARE_VERSION = 1
+"""Raised whenever this package's code makes other rows from the same input."""
+
+
+def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Identity of a tokenizer's content, wherever it lies: vocabulary, merges, normalisation and special tokens.
+
+    Padding and truncation are left out: they are settings of the last call, and rows are neither padded nor cut.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    content.pop("padding", None)
+    content.pop("truncation", None)
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    return digest({"tokenizer": hashlib.sha256(json.dumps(content).encode()).hexdigest(), "special": special})
+
+
+def prepared_key(data: DataConfig, sources: Sequence[Source], tokenizer: PreTrainedTokenizerFast) -> str:
+    """Equal on every machine for equal content: paths and output folders don't count, file names do (row ids)."""
+    return digest({
+        "version": PREPARE_VERSION,
+        "sources": [
+            [source.label, source.content, source.config.form, source.config.columns, source.config.limit]
+            for source in sources
+        ],
+        "template": template_hash(data.template, tokenizer),
+        "tokenizer": tokenizer_hash(tokenizer),
+        "max_tokens": data.max_tokens,
+    })  # fmt: skip

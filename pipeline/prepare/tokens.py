@@ -1,0 +1,81 @@
+"""From text to token ids: one tokenisation of the whole text, split where the answer starts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerFast
+
+from pipeline.prepare.record import Fault
+from pipeline.prepare.templates import Rendered, TemplateName
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A prepared row: `[BOS] prompt answer EOS`."""
+
+    input_ids: list[int]
+    prompt_length: int
+    """Number of leading prompt tokens, BOS included; the labels are `input_ids[prompt_length:]`."""
+    merged: bool = False
+    """A token reaches from the prompt into the answer. It counts as answer."""
+
+
+def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrainedTokenizerFast) -> list[Tokens]:
+    """Token ids of prompts with their answers; exactly one BOS in front (where the tokenizer has one) and one
+    EOS behind, placed by position: the tokenizer's own post-processor is not used.
+
+    In the paper's templates the text of special tokens is plain text, so that a row can't end itself early;
+    a chat template's special tokens are its own.
+    """
+    found = tokenizer(
+        [text.prompt + text.answer for text in texts],
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+        return_attention_mask=False,
+        split_special_tokens=template == "paper",
+    )
+    rows = zip(texts, found["input_ids"], found["offset_mapping"], strict=True)
+    return [_split(text, ids, spans, tokenizer) for text, ids, spans in rows]
+
+
+def encode_prompt(prompt: str, template: TemplateName, tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """Token ids of a prompt without answer, BOS in front: what generation starts from."""
+    found = tokenizer(prompt, add_special_tokens=False, split_special_tokens=template == "paper")
+    return _with_bos(list(found["input_ids"]), tokenizer)
+
+
+def _split(text: Rendered, ids: list[int], spans: list[tuple[int, int]], tokenizer: PreTrainedTokenizerFast) -> Tokens:
+    """Split at the first token that ends behind the prompt's last character.
+
+    The end decides, not the start: some tokenizers leave the space out of a token's span.
+    """
+    boundary = len(text.prompt)
+    split = next((index for index, (_, end) in enumerate(spans) if end > boundary), len(ids))
+    merged = split < len(ids) and spans[split][0] < boundary
+    prompt = _with_bos(ids[:split], tokenizer)
+    return Tokens([*prompt, *ids[split:], tokenizer.eos_token_id], len(prompt), merged)
+
+
+def _with_bos(ids: list[int], tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """One BOS in front; a chat template may have written it already."""
+    bos = tokenizer.bos_token_id
+    return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
+
+
+def check_tokens(tokens: Tokens, max_tokens: int) -> None:
+    """Raise a Fault for a row that can't be trained on; nothing is ever cut."""
+    if tokens.prompt_length < 1:
+        raise Fault("no prompt token in front of the answer")
+    if len(tokens.input_ids) - tokens.prompt_length < 2:
+        raise Fault("no target: the answer has no token but EOS")
+    if len(tokens.input_ids) > max_tokens:
+        raise Fault("longer than max_tokens", f"{len(tokens.input_ids)} tokens")
+
+
+def hopelessly_long(text: Rendered, max_tokens: int, tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether tokenising can be spared: the text is far beyond what `max_tokens` tokens can hold.
+
+    Only for texts of a megabyte and more, which take minutes and gigabytes.
+    """
+    characters = len(text.prompt) + len(text.answer)
+    return characters > 1_000_000 and characters > 2 * max_tokens * max(map(len, tokenizer.get_vocab()))
