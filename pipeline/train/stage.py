@@ -1,7 +1,7 @@
 """The training stage: prepared rows in, a model folder and train/result.json out."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import Parameter
@@ -10,16 +10,13 @@ from pipeline.config import RunConfig, signature
 from pipeline.errors import StageError, UserError
 from pipeline.files import atomic_folder, write_json
 from pipeline.model import DualBranch, build_model, load_tokenizer
-from pipeline.prepare import prepare
+from pipeline.prepare import PreparedData, prepare
 from pipeline.run_folder import RunFolder
 from pipeline.train.completion import model_files, read_result
 from pipeline.train.export import check_export
 from pipeline.train.loop import TrainingLoop
 from pipeline.train.progress import say
 from pipeline.versions import versions
-
-if TYPE_CHECKING:
-    from pipeline.prepare import PreparedData
 
 
 def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
@@ -37,8 +34,6 @@ def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         say("train: not needed, tuning is none and the pretrained model is evaluated")
         return {}
     data = prepare(config, folder)
-    if not len(data):
-        raise UserError("data.sources: no rows are left to train on")
     result = read_result(config, folder)
     if result is not None:
         if result["prepared_key"] != data.key:
@@ -55,7 +50,7 @@ def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         raise StageError(f"{error.filename or folder.root}: {error.strerror or error}") from error
 
 
-def _train(config: RunConfig, folder: RunFolder, data: "PreparedData") -> dict[str, Any]:
+def _train(config: RunConfig, folder: RunFolder, data: PreparedData) -> dict[str, Any]:
     facts = {"signature": signature(config), "prepared_key": data.key}
     model = build_model(config.model, config.method, config.tuning, config.seed)
     loop = TrainingLoop(config, folder, model, data, facts)

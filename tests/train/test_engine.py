@@ -1,0 +1,104 @@
+import math
+
+import pytest
+import torch
+from train_runs import make_model, run_config, samples
+
+from pipeline.errors import StageError, UserError
+from pipeline.model import DualBranch
+from pipeline.train.batches import cut
+from pipeline.train.engine import Engine, make_accelerator
+
+TUNINGS = ("full", "lora", "dora", "ia3", "vera")
+
+
+def engine_of(tmp_path, tuning: str = "lora", **training) -> Engine:
+    config = run_config(tmp_path, {"kind": tuning, "dropout": 0.0}, **({"warmup_ratio": 0.0} | training))
+    return Engine(config, make_model(config), total_steps=10)
+
+
+@pytest.mark.parametrize("tuning", TUNINGS)
+def test_every_trainable_tensor_changes(tmp_path, tuning: str) -> None:
+    """Two updates: LoRA's A gets a gradient of zero as long as its B is zero."""
+    engine, rows = engine_of(tmp_path, tuning), samples(8)
+    before = {name: tensor.detach().clone() for name, tensor in engine.parameters.items()}
+    frozen = {n: t.clone() for n, t in engine.objective.model.named_parameters() if not t.requires_grad}
+    for _ in range(2):
+        engine.update(list(cut(rows, 4)))
+    assert [name for name, tensor in engine.parameters.items() if torch.equal(tensor, before[name])] == []
+    now = dict(engine.objective.model.named_parameters())
+    assert all(torch.equal(now[name], tensor) for name, tensor in frozen.items())
+
+
+@pytest.mark.parametrize("reduction", ["token", "sample"])
+def test_accumulation_in_the_engine_is_exact(tmp_path, reduction: str) -> None:
+    rows, found = samples(8), []
+    for size in (8, 4, 2, 1):
+        engine = engine_of(tmp_path, loss_reduction=reduction, max_grad_norm=None)
+        update = engine.update(list(cut(rows, size)))
+        found.append((update.loss, update.gradient_norm))
+    assert found == [pytest.approx(found[0], rel=1e-5)] * 4
+
+
+def test_clipping_scales_the_gradient_to_the_limit(tmp_path) -> None:
+    engine, micro_batches = engine_of(tmp_path, max_grad_norm=0.01), list(cut(samples(4), 4))
+    engine._accumulate(micro_batches)
+    norm = engine._clip(micro_batches)
+    clipped = math.sqrt(sum(float(tensor.grad.square().sum()) for tensor in engine.parameters.values()))
+    assert norm > 0.01
+    assert clipped == pytest.approx(0.01, rel=1e-3)
+
+
+def test_nan_loss_names_the_sample_and_leaves_the_weights(tmp_path, monkeypatch) -> None:
+    engine = engine_of(tmp_path)
+    before = {name: tensor.detach().clone() for name, tensor in engine.parameters.items()}
+    honest = DualBranch.losses
+
+    def spoilt(self, batch, labels):
+        losses = honest(self, batch, labels)
+        return torch.where(torch.arange(len(losses)) == len(losses) - 1, torch.nan, losses)
+
+    monkeypatch.setattr(DualBranch, "losses", spoilt)
+    with pytest.raises(StageError, match=r"the loss is nan, from the samples row-1, row-2$"):
+        engine.update([*cut(samples(3)[:2], 2), *cut(samples(3)[2:], 1)])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in engine.parameters.items())
+
+
+def test_infinite_gradient_norm_names_the_samples(tmp_path) -> None:
+    engine = engine_of(tmp_path)
+    next(iter(engine.parameters.values())).register_hook(lambda gradient: gradient * math.inf)
+    with pytest.raises(StageError, match=r"the gradient norm is .*row-0, row-1"):
+        engine.update(list(cut(samples(2), 2)))
+
+
+def test_tensor_without_gradient_is_named(tmp_path) -> None:
+    config = run_config(tmp_path)
+    model = make_model(config)
+    model.idle = torch.nn.Parameter(torch.ones(1))
+    with pytest.raises(StageError, match=r"1 of the trained tensors get no gradient, the first is idle"):
+        Engine(config, model, total_steps=1).update(list(cut(samples(4), 4)))
+
+
+def test_model_with_nothing_to_train_is_refused(tmp_path) -> None:
+    config = run_config(tmp_path)
+    model = make_model(config).requires_grad_(False)
+    with pytest.raises(StageError, match="0 tensors require gradients"):
+        Engine(config, model, total_steps=1)
+
+
+def test_bf16_trains_float32_adapters_on_a_bfloat16_base(tmp_path) -> None:
+    config = run_config(tmp_path, warmup_ratio=0.0)
+    config = config.model_copy(update={"model": config.model.model_copy(update={"precision": "bf16"})})
+    engine = Engine(config, make_model(config), total_steps=10)
+    update = engine.update(list(cut(samples(4), 2)))
+    exact = engine_of(tmp_path).update(list(cut(samples(4), 2)))
+    assert {tensor.dtype for tensor in engine.parameters.values()} == {torch.float32}
+    assert {t.dtype for t in engine.objective.model.parameters() if not t.requires_grad} == {torch.bfloat16}
+    assert update.loss != exact.loss
+    assert update.loss == pytest.approx(exact.loss, rel=0.02)
+
+
+def test_several_processes_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr("pipeline.train.engine.Accelerator.num_processes", 2)
+    with pytest.raises(UserError, match="started as 2"):
+        make_accelerator("fp32")

@@ -1,0 +1,95 @@
+"""Small real runs that the training tests share: the 260K-parameter Llama on rows of unequal length."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.config import RunConfig, parse_config, signature
+from pipeline.model import DualBranch, build_model
+from pipeline.run_folder import RunFolder
+from pipeline.train.loop import TrainingLoop
+
+STORIES = Path(__file__).parents[1] / "fixtures" / "stories260K"
+
+
+@dataclass(frozen=True)
+class Sample:
+    id: str
+    input_ids: list[int]
+    prompt_length: int
+
+
+class Samples(list):
+    """Rows as the preparation stage would hand them over."""
+
+    key = "prepared-key"
+    manifest = {"template_hash": "template-hash"}
+
+
+def samples(count: int, seed: int = 0) -> Samples:
+    """Prompts of 1 to 9 and answers of 1 to 12 tokens; the first prompt is empty but for the opening token."""
+    source = random.Random(seed)
+    lengths = [(1 if index == 0 else source.randint(1, 9), source.randint(1, 12)) for index in range(count)]
+    return Samples(
+        Sample(f"row-{index}", [1, *(source.randrange(3, 500) for _ in range(prompt + answer - 1))], prompt)
+        for index, (prompt, answer) in enumerate(lengths)
+    )
+
+
+def run_config(runs: Path, tuning: dict[str, Any] | None = None, **training: Any) -> RunConfig:
+    """Bitune with LoRA and dropout, in float32; 3 batches of 9 rows an epoch."""
+    values = {
+        "model": {"name": str(STORIES), "precision": "fp32"},
+        "method": "bitune",
+        "tuning": {"kind": "lora", "rank": 4, "alpha": 8, "dropout": 0.1} | (tuning or {}),
+        "data": {"sources": [{"path": "rows.jsonl"}]},
+        "training": {
+            "batch_size": 4,
+            "micro_batch_size": 2,
+            "epochs": 3,
+            "learning_rate": 1e-2,
+            "checkpoint_every": 2,
+            "tensorboard": False,
+        }
+        | training,
+        "paths": {"runs": str(runs)},
+    }
+    return parse_config(values, "test")
+
+
+def make_model(config: RunConfig) -> DualBranch:
+    return build_model(config.model, config.method, config.tuning, config.seed)
+
+
+def make_loop(config: RunConfig, rows: Samples) -> TrainingLoop:
+    folder = RunFolder.of(config)
+    identity = {"signature": signature(config), "prepared_key": rows.key}
+    return TrainingLoop(config, folder, make_model(config), rows, identity)
+
+
+def run_loop(config: RunConfig, rows: Samples) -> TrainingLoop:
+    """Start or go on, to the end."""
+    loop = make_loop(config, rows)
+    loop.resume()
+    loop.run()
+    return loop
+
+
+def weights(loop: TrainingLoop) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in loop.state.parameters.items()}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    """Bit for bit."""
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+TIMES = ("tokens_per_second", "wall_seconds", "peak_memory_bytes")
+
+
+def numbers(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Metrics without what depends on the machine's mood."""
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in metrics]
