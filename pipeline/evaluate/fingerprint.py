@@ -1,0 +1,121 @@
+"""What a score was measured with, and whether a result on disk still answers the present question."""
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import RunConfig, digest, signature
+from pipeline.errors import StageError, UserError
+from pipeline.evaluate.catalogue import TASKS
+from pipeline.files import read_json
+from pipeline.prepare.templates import template_hash
+from pipeline.run_folder import RunFolder
+from pipeline.versions import installed
+
+EVALUATION_VERSION = 1
+"""Raised when scoring changes so that earlier results no longer count."""
+
+
+def model_fingerprint(config: RunConfig, folder: RunFolder) -> str:
+    """Identity of the weights that are scored: the run's signature and the content of its weight files.
+
+    A pretrained model from the hub has no files here; its name and revision are part of the signature.
+
+    Raises:
+        StageError: the run has no trained model yet.
+    """
+    trained = config.tuning.kind != "none"
+    files = sorted((folder.model if trained else Path(config.model.name)).glob("*.safetensors"))
+    if trained and not files:
+        raise StageError(f"{folder.model}: no trained model is there to be evaluated; train the run first")
+    return digest({"run": signature(config), "weights": {file.name: content_hash(file) for file in files}})
+
+
+def evaluation_signature(task: str, config: RunConfig, model: str) -> str:
+    """Identity of a score: task, its definition and data, number of documents, template and model."""
+    own = TASKS.get(task)
+    data = config.evaluation.data.get(task)
+    return digest({
+        "version": EVALUATION_VERSION,
+        "task": task,
+        "definition": content_hash(own) if own else f"lm-eval {installed('lm-eval')}",
+        "template": paper_hash() if own else None,
+        "data": content_hash(data_path(task, data)) if data else None,
+        "limit": config.evaluation.limit,
+        "model": model,
+    })  # fmt: skip
+
+
+def paper_hash() -> str:
+    """Identity of the paper's templates, which our tasks use."""
+    return template_hash("paper", None)  # type: ignore[arg-type]
+
+
+def data_path(task: str, data: str) -> Path:
+    """The local data of a task.
+
+    Raises:
+        UserError: it is not there.
+    """
+    path = Path(data)
+    if not path.exists():
+        raise UserError(f"evaluation.data.{task}: there is no file or folder {data}")
+    return path
+
+
+def content_hash(path: Path) -> str:
+    """SHA-256 of a file, or of the names and contents of all files in a folder."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return digest({file.relative_to(path).as_posix(): content_hash(file) for file in files})
+    status = path.stat()
+    return _file_hash(path, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _file_hash(path: Path, size: int, modified: int) -> str:
+    """Read once per process while the file stays as it is; weights are large."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def missing_tasks(config: RunConfig, folder: RunFolder) -> list[str]:
+    """Tasks of the configuration without a finished result that was measured with exactly this model and data.
+
+    Raises:
+        UserError: the local data of a task is not there.
+    """
+    for task, data in config.evaluation.data.items():
+        data_path(task, data)
+    try:
+        model = model_fingerprint(config, folder)
+    except StageError:
+        return list(config.evaluation.tasks)
+    return [
+        task
+        for task in config.evaluation.tasks
+        if not is_finished(folder, task, evaluation_signature(task, config, model))
+    ]
+
+
+def is_finished(folder: RunFolder, task: str, expected: str) -> bool:
+    """Both files are whole, belong together and carry the expected evaluation signature."""
+    result: Any = read_json(folder.evaluation(task))
+    if not isinstance(result, dict) or result.get("evaluation_signature") != expected:
+        return False
+    return result.get("documents") == whole_lines(folder.samples(task)) and bool(result.get("metrics"))
+
+
+def whole_lines(path: Path) -> int | None:
+    """Number of JSON lines of a file; None when it is absent or a line is not whole."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return sum(1 for line in file if isinstance(json.loads(line), dict) or _raise(path))
+    except (OSError, ValueError):
+        return None
+
+
+def _raise(path: Path) -> bool:
+    raise ValueError(path)
