@@ -13,10 +13,13 @@ from pydantic import ValidationError, model_validator
 
 from pipeline.errors import UserError
 from pipeline.evaluate.config import EvaluationConfig
+from pipeline.faults import explain as explain
+from pipeline.faults import keys_of
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
 from pipeline.prepare.config import DataConfig
 from pipeline.schema import Schema
 from pipeline.train.config import TrainingConfig
+from pipeline.yaml_file import read_yaml as read_yaml
 
 SCHEMA_VERSION = 1
 UNSIGNED = ("name", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
@@ -61,15 +64,22 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         UserError: naming the file, the key, the value and what was allowed.
     """
-    return parse_config(merged_yaml(Path(path), overrides), str(path))
+    return parse_config(merged_yaml(Path(path), overrides), str(path), overrides)
 
 
-def parse_config(values: dict[str, Any], origin: str) -> RunConfig:
-    """Check a nested dictionary; `origin` is named in errors."""
+def parse_config(values: dict[str, Any], origin: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Check a nested dictionary; `origin` is named in errors, and so are the overrides that set a faulty key."""
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        raise UserError(f"{origin}: " + "; ".join(explain(error))) from None
+        blamed = [override for override in overrides if any(_sets(override, key) for key in keys_of(error))]
+        given = f" with {' '.join(blamed)}" if blamed else ""
+        raise UserError(f"{origin}{given}: " + "; ".join(explain(error, RunConfig))) from None
+
+
+def _sets(override: str, key: str) -> bool:
+    own = override.partition("=")[0]
+    return f"{key}.".startswith(f"{own}.") or f"{own}.".startswith(f"{key}.")
 
 
 def merged_yaml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -94,7 +104,10 @@ def _override(override: str) -> Any:
     key, separator, _ = override.partition("=")
     if not separator or not key:
         raise UserError(f"override {override!r} is not of the form key=value, for example training.epochs=3")
-    return _expand(OmegaConf.to_container(OmegaConf.from_dotlist([override])))
+    try:
+        return _expand(OmegaConf.to_container(OmegaConf.from_dotlist([override])))
+    except (OmegaConfBaseException, yaml.YAMLError):
+        raise UserError(f"override {override!r}: {override.partition('=')[2]!r} is not a YAML value") from None
 
 
 def _expand(values: Any) -> Any:
@@ -118,68 +131,6 @@ def _layers(values: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> list[
     files = [path.parent / base for base in bases]
     layers = [layer for file in files for layer in _layers(read_yaml(file), file, (*seen, path.resolve()))]
     return [*layers, _expand(own)]
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """One YAML file as a dictionary.
-
-    Raises:
-        UserError: the file is missing, unreadable, not UTF-8, not YAML, or not a mapping.
-    """
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', error)})") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: must hold keys and values, not {type(values).__name__}")
-    return values
-
-
-def explain(error: ValidationError, schema: type[Schema] = RunConfig) -> list[str]:
-    """Each fault as one phrase: key, value, what was allowed in `schema`."""
-    return [_explain_one(dict(detail), schema) for detail in error.errors()]
-
-
-def _explain_one(detail: dict[str, Any], schema: type[Schema]) -> str:
-    key = ".".join(str(part) for part in detail["loc"]) or "configuration"
-    if detail["type"] == "extra_forbidden":
-        return f"unknown key {key!r}{_suggestion(detail['loc'], schema)}"
-    if detail["type"] == "missing":
-        return f"{key} is missing"
-    message = detail["msg"].removeprefix("Value error, ")
-    shown = detail["input"] if isinstance(detail["input"], str | int | float | bool) else None
-    return f"{key}{f' = {shown!r}' if shown is not None else ''}: {message}"
-
-
-def _suggestion(location: tuple[Any, ...], schema: type[Schema]) -> str:
-    fields = _fields_at(location[:-1], schema)
-    if not fields:
-        return ""
-    return f" (allowed here: {', '.join(sorted(fields))})"
-
-
-def _fields_at(location: tuple[Any, ...], schema: Any) -> list[str]:
-    for part in location:
-        if isinstance(part, int):
-            continue
-        field = schema.model_fields.get(part) if _is_schema(schema) else None
-        schema = _inner_schema(field.annotation) if field else None
-    return list(schema.model_fields) if _is_schema(schema) else []
-
-
-def _is_schema(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Schema)
-
-
-def _inner_schema(annotation: Any) -> Any:
-    if _is_schema(annotation):
-        return annotation
-    inner = [_inner_schema(argument) for argument in getattr(annotation, "__args__", ())]
-    return next((schema for schema in inner if schema is not None), None)
 
 
 def as_dict(config: Schema) -> dict[str, Any]:

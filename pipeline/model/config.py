@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from pipeline.errors import did_you_mean
 from pipeline.schema import Schema
 
 PatternName = Literal["causal", "bidirectional", "anti_causal"]
@@ -46,7 +47,10 @@ class MethodConfig(Schema):
         if isinstance(data, dict) and "branches" not in data:
             name = data.get("name")
             if name not in PRESETS:
-                raise ValueError(f"unknown method {name!r}: use one of {', '.join(PRESETS)}, or list its 'branches'")
+                close = did_you_mean(str(name), PRESETS)
+                raise ValueError(
+                    f"unknown method {name!r}{close} (use one of {', '.join(PRESETS)}, or list its 'branches')"
+                )
             data = {**data, "name": name, "branches": PRESETS[name]}
         return data
 

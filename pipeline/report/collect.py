@@ -99,30 +99,31 @@ def _outcomes(cell: Cell, config: RunConfig | None) -> list[Outcome]:
     try:
         if config is None:
             raise UnusableError("not started")
-        prepared_key = _trained_on(cell.folder, config)
+        expected = signature(config)
+        prepared_key = _trained_on(cell.folder, config, expected)
     except UnusableError as error:
         reason = cell.reason or str(error)
         return [Missing(cell.row, task, cell.seed, cell.folder.root, reason) for task in cell.tasks]
-    return _same_weights([_outcome(cell, task, config, prepared_key) for task in cell.tasks])
+    return _same_weights([_outcome(cell, task, config, expected, prepared_key) for task in cell.tasks])
 
 
-def _trained_on(folder: RunFolder, config: RunConfig) -> str | None:
+def _trained_on(folder: RunFolder, config: RunConfig, expected: str) -> str | None:
     """Key of the data that the finished training used; None for a model that is not trained."""
     if config.tuning.kind == "none":
         return None
     result = read_json(folder.train_result)
     if not isinstance(result, dict):
         raise UnusableError("training result is damaged" if folder.train_result.exists() else "not trained")
-    if result.get("signature") != signature(config):
+    if result.get("signature") != expected:
         raise UnusableError(f"trained with another configuration (signature {result.get('signature')})")
     key = result.get("prepared_key")
     return None if key is None else str(key)
 
 
-def _outcome(cell: Cell, task: str, config: RunConfig, prepared_key: str | None) -> Outcome:
+def _outcome(cell: Cell, task: str, config: RunConfig, expected: str, prepared_key: str | None) -> Outcome:
     root, path = cell.folder.root, cell.folder.evaluation(task)
     try:
-        evaluation = read_evaluation(path, task, config, signature(config))
+        evaluation = read_evaluation(path, task, config, expected)
     except UnusableError as error:
         reason = cell.reason if cell.reason and not path.exists() else str(error)
         return Missing(cell.row, task, cell.seed, root, reason)

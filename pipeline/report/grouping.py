@@ -1,5 +1,6 @@
 """Cells from bare run folders: runs whose configurations differ in the seed only make one row."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from pipeline.config import RunConfig, signature
@@ -32,8 +33,11 @@ def cells_of(folders: Sequence[RunFolder]) -> list[Cell]:
 
 def labels_of(configs: Sequence[RunConfig]) -> list[str]:
     """Row names, told apart by the keys in which equally named configurations differ."""
-    names = [_name(config) for config in configs]
-    return [_label(index, names, configs) for index in range(len(configs))]
+    alike: dict[str, list[RunConfig]] = defaultdict(list)
+    for config in configs:
+        alike[_name(config)].append(config)
+    keys = {name: differing_keys(group) for name, group in alike.items()}
+    return [_label(config, keys[_name(config)]) for config in configs]
 
 
 def _name(config: RunConfig) -> str:
@@ -42,8 +46,6 @@ def _name(config: RunConfig) -> str:
     return f"{config.method.name} ({config.tuning.kind})"
 
 
-def _label(index: int, names: list[str], configs: Sequence[RunConfig]) -> str:
-    alike = [config for name, config in zip(names, configs, strict=True) if name == names[index]]
-    values = flat(configs[index])
-    keys = differing_keys(alike)
-    return ", ".join([names[index], *(f"{key}={values.get(key, 'null')}" for key in keys)])
+def _label(config: RunConfig, keys: Sequence[str]) -> str:
+    values = flat(config)
+    return ", ".join([_name(config), *(f"{key}={values.get(key, 'null')}" for key in keys)])

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pipeline.config import RunConfig, explain
+from pipeline.config import RunConfig
+from pipeline.faults import explain
 from pipeline.files import read_json
 
 UNBOUNDED = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "bleu", "chrf", "ter")
@@ -106,7 +107,7 @@ def read_evaluation(path: Path, task: str, config: RunConfig, signature: str) ->
     try:
         evaluation = Evaluation.model_validate(content)
     except ValidationError as error:
-        raise UnusableError(f"evaluation of {task} is damaged ({'; '.join(explain(error))})") from None
+        raise UnusableError(f"evaluation of {task} is damaged ({'; '.join(explain(error, Evaluation))})") from None
     _check_origin(evaluation, task, config, signature)
     _check_value(evaluation)
     return evaluation

@@ -1,0 +1,51 @@
+"""Reading YAML so that nothing in it is lost: a key given twice is an error."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.errors import UserError
+
+FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class UniqueKeyLoader(FastLoader):
+    """YAML's safe types. PyYAML itself keeps the last of two equal keys and drops the first silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen:
+                problem = f"key {key_node.value!r} is given twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            if isinstance(key_node.value, str) and key_node.value != "<<":
+                seen.add(key_node.value)
+        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return found
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """One YAML file as a dictionary.
+
+    Raises:
+        UserError: the file is missing, unreadable, not UTF-8, not YAML, or not a mapping.
+    """
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=UniqueKeyLoader)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text (at byte {error.start})") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{path}{where}: not valid YAML ({problem})") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must hold keys and values, not {_kind(values)}")
+    return values
+
+
+def _kind(values: Any) -> str:
+    return {"NoneType": "nothing", "list": "a list", "str": "text"}.get(type(values).__name__, repr(values))
