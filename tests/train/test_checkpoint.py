@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,16 +26,16 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_latest_is_the_highest_step(tmp_path) -> None:
+def test_latest_is_the_highest_step(tmp_path: Path) -> None:
     checkpoint, skipped = filled(tmp_path, 2, 10, 4).latest()
     assert (checkpoint.step, checkpoint.path.name, skipped) == (10, "step-000010", [])
 
 
-def test_more_steps_than_digits_still_sort(tmp_path) -> None:
+def test_more_steps_than_digits_still_sort(tmp_path: Path) -> None:
     assert filled(tmp_path, 999_999, 1_000_000).latest()[0].step == 1_000_000
 
 
-def test_no_checkpoint(tmp_path) -> None:
+def test_no_checkpoint(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "none", IDENTITY, 1).latest() == (None, [])
 
 
@@ -80,7 +81,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage, message", DAMAGE.items(), ids=lambda value: getattr(value, "__name__", ""))
-def test_damaged_checkpoint_is_skipped_and_named(tmp_path, damage, message: str) -> None:
+def test_damaged_checkpoint_is_skipped_and_named(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
     checkpoints = filled(tmp_path, 2, 4)
     damage(tmp_path / "step-000004")
     checkpoint, skipped = checkpoints.latest()
@@ -88,7 +89,7 @@ def test_damaged_checkpoint_is_skipped_and_named(tmp_path, damage, message: str)
     assert skipped == [f"{tmp_path / 'step-000004'}: {message}"]
 
 
-def test_all_damaged_means_a_new_start(tmp_path) -> None:
+def test_all_damaged_means_a_new_start(tmp_path: Path) -> None:
     checkpoints = filled(tmp_path, 2, 4)
     for step in ("step-000002", "step-000004"):
         damage_file(tmp_path / step)
@@ -98,19 +99,19 @@ def test_all_damaged_means_a_new_start(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("key", IDENTITY)
-def test_checkpoint_of_another_run_is_refused(tmp_path, key: str) -> None:
+def test_checkpoint_of_another_run_is_refused(tmp_path: Path, key: str) -> None:
     filled(tmp_path, 2)
     other = Checkpoints(tmp_path, IDENTITY | {key: "other"}, 1)
     with pytest.raises(StageError, match=f"step-000002: written with {key} .*'other'"):
         other.latest()
 
 
-def test_rotation_keeps_the_last(tmp_path) -> None:
+def test_rotation_keeps_the_last(tmp_path: Path) -> None:
     filled(tmp_path, 2, 4, 6, 8, keep=2)
     assert names(tmp_path) == ["step-000006", "step-000008"]
 
 
-def test_rotation_deletes_nothing_before_the_new_one_is_complete(tmp_path) -> None:
+def test_rotation_deletes_nothing_before_the_new_one_is_complete(tmp_path: Path) -> None:
     checkpoints = filled(tmp_path, 2, keep=1)
 
     def full_disk(folder: Path) -> None:
@@ -123,7 +124,7 @@ def test_rotation_deletes_nothing_before_the_new_one_is_complete(tmp_path) -> No
     assert checkpoints.latest()[0].step == 2
 
 
-def test_clean_removes_strays_and_newer_damaged_ones_only(tmp_path) -> None:
+def test_clean_removes_strays_and_newer_damaged_ones_only(tmp_path: Path) -> None:
     checkpoints = filled(tmp_path, 2, 4, 6)
     damage_file(tmp_path / "step-000006")
     (tmp_path / ".step-000008.x").mkdir()
@@ -133,7 +134,7 @@ def test_clean_removes_strays_and_newer_damaged_ones_only(tmp_path) -> None:
     assert names(tmp_path) == ["step-000002", "step-000004"]
 
 
-def test_damaged_newer_one_cannot_push_out_a_good_one(tmp_path) -> None:
+def test_damaged_newer_one_cannot_push_out_a_good_one(tmp_path: Path) -> None:
     checkpoints = filled(tmp_path, 2, 8, keep=1)
     damage_file(tmp_path / "step-000008")
     checkpoint, _ = checkpoints.latest()
@@ -142,7 +143,7 @@ def test_damaged_newer_one_cannot_push_out_a_good_one(tmp_path) -> None:
     assert checkpoints.latest()[0].step == 4
 
 
-def test_remove_all(tmp_path) -> None:
+def test_remove_all(tmp_path: Path) -> None:
     filled(tmp_path / "checkpoints", 2).remove_all()
     assert names(tmp_path) == []
     Checkpoints(tmp_path / "checkpoints", IDENTITY, 1).remove_all()

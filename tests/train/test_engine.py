@@ -1,24 +1,26 @@
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from train_runs import make_model, run_config, samples
 
 from pipeline.errors import StageError, UserError
-from pipeline.model import DualBranch
+from pipeline.model import Batch, DualBranch
 from pipeline.train.batches import cut
 from pipeline.train.engine import Engine, make_accelerator
 
 TUNINGS = ("full", "lora", "dora", "ia3", "vera")
 
 
-def engine_of(tmp_path, tuning: str = "lora", **training) -> Engine:
+def engine_of(tmp_path: Path, tuning: str = "lora", **training: Any) -> Engine:
     config = run_config(tmp_path, {"kind": tuning, "dropout": 0.0}, **({"warmup_ratio": 0.0} | training))
     return Engine(config, make_model(config), total_steps=10)
 
 
 @pytest.mark.parametrize("tuning", TUNINGS)
-def test_every_trainable_tensor_changes(tmp_path, tuning: str) -> None:
+def test_every_trainable_tensor_changes(tmp_path: Path, tuning: str) -> None:
     """Two updates: LoRA's A gets a gradient of zero as long as its B is zero."""
     engine, rows = engine_of(tmp_path, tuning), samples(8)
     before = {name: tensor.detach().clone() for name, tensor in engine.parameters.items()}
@@ -31,7 +33,7 @@ def test_every_trainable_tensor_changes(tmp_path, tuning: str) -> None:
 
 
 @pytest.mark.parametrize("reduction", ["token", "sample"])
-def test_accumulation_in_the_engine_is_exact(tmp_path, reduction: str) -> None:
+def test_accumulation_in_the_engine_is_exact(tmp_path: Path, reduction: str) -> None:
     rows, found = samples(8), []
     for size in (8, 4, 2, 1):
         engine = engine_of(tmp_path, loss_reduction=reduction, max_grad_norm=None)
@@ -40,7 +42,7 @@ def test_accumulation_in_the_engine_is_exact(tmp_path, reduction: str) -> None:
     assert found == [pytest.approx(found[0], rel=1e-5)] * 4
 
 
-def test_clipping_scales_the_gradient_to_the_limit(tmp_path) -> None:
+def test_clipping_scales_the_gradient_to_the_limit(tmp_path: Path) -> None:
     engine, micro_batches = engine_of(tmp_path, max_grad_norm=0.01), list(cut(samples(4), 4))
     engine._accumulate(micro_batches)
     norm = engine._clip(micro_batches)
@@ -49,12 +51,12 @@ def test_clipping_scales_the_gradient_to_the_limit(tmp_path) -> None:
     assert clipped == pytest.approx(0.01, rel=1e-3)
 
 
-def test_nan_loss_names_the_sample_and_leaves_the_weights(tmp_path, monkeypatch) -> None:
+def test_nan_loss_names_the_sample_and_leaves_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(tmp_path)
     before = {name: tensor.detach().clone() for name, tensor in engine.parameters.items()}
     honest = DualBranch.losses
 
-    def spoilt(self, batch, labels):
+    def spoilt(self: DualBranch, batch: Batch, labels: torch.Tensor) -> torch.Tensor:
         losses = honest(self, batch, labels)
         return torch.where(torch.arange(len(losses)) == len(losses) - 1, torch.nan, losses)
 
@@ -64,14 +66,14 @@ def test_nan_loss_names_the_sample_and_leaves_the_weights(tmp_path, monkeypatch)
     assert all(torch.equal(tensor, before[name]) for name, tensor in engine.parameters.items())
 
 
-def test_infinite_gradient_norm_names_the_samples(tmp_path) -> None:
+def test_infinite_gradient_norm_names_the_samples(tmp_path: Path) -> None:
     engine = engine_of(tmp_path)
     next(iter(engine.parameters.values())).register_hook(lambda gradient: gradient * math.inf)
     with pytest.raises(StageError, match=r"the gradient norm is .*row-0, row-1"):
         engine.update(list(cut(samples(2), 2)))
 
 
-def test_tensor_without_gradient_is_named(tmp_path) -> None:
+def test_tensor_without_gradient_is_named(tmp_path: Path) -> None:
     config = run_config(tmp_path)
     model = make_model(config)
     model.idle = torch.nn.Parameter(torch.ones(1))
@@ -79,14 +81,14 @@ def test_tensor_without_gradient_is_named(tmp_path) -> None:
         Engine(config, model, total_steps=1).update(list(cut(samples(4), 4)))
 
 
-def test_model_with_nothing_to_train_is_refused(tmp_path) -> None:
+def test_model_with_nothing_to_train_is_refused(tmp_path: Path) -> None:
     config = run_config(tmp_path)
     model = make_model(config).requires_grad_(False)
     with pytest.raises(StageError, match="0 tensors require gradients"):
         Engine(config, model, total_steps=1)
 
 
-def test_bf16_trains_float32_adapters_on_a_bfloat16_base(tmp_path) -> None:
+def test_bf16_trains_float32_adapters_on_a_bfloat16_base(tmp_path: Path) -> None:
     config = run_config(tmp_path, warmup_ratio=0.0)
     config = config.model_copy(update={"model": config.model.model_copy(update={"precision": "bf16"})})
     engine = Engine(config, make_model(config), total_steps=10)
@@ -98,7 +100,7 @@ def test_bf16_trains_float32_adapters_on_a_bfloat16_base(tmp_path) -> None:
     assert update.loss == pytest.approx(exact.loss, rel=0.02)
 
 
-def test_several_processes_are_refused(monkeypatch) -> None:
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.train.engine.Accelerator.num_processes", 2)
     with pytest.raises(UserError, match="started as 2"):
         make_accelerator("fp32")

@@ -1,9 +1,12 @@
 """The loss and its gradient against a plain reference in float64."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.functional import log_softmax
-from train_runs import Sample, make_model, run_config, samples
+from train_runs import Sample, Samples, make_model, run_config, samples
 
 from pipeline.model import Batch, DualBranch
 from pipeline.train.batches import MicroBatch, answer_tokens, cut
@@ -11,7 +14,7 @@ from pipeline.train.engine import Engine
 from pipeline.train.loss import Objective, row_weights
 
 
-def model_of(tmp_path, dtype: torch.dtype = torch.float64, **tuning) -> DualBranch:
+def model_of(tmp_path: Path, dtype: torch.dtype = torch.float64, **tuning: Any) -> DualBranch:
     model = make_model(run_config(tmp_path, {"dropout": 0.0, **tuning})).to(dtype)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -20,7 +23,7 @@ def model_of(tmp_path, dtype: torch.dtype = torch.float64, **tuning) -> DualBran
     return model
 
 
-def accumulated(model: DualBranch, rows, size: int, reduction: str) -> tuple[float, dict[str, torch.Tensor]]:
+def accumulated(model: DualBranch, rows: Samples, size: int, reduction: str) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients as the engine adds them up, micro-batch by micro-batch."""
     objective = Objective(model)
     model.zero_grad()
@@ -33,7 +36,7 @@ def accumulated(model: DualBranch, rows, size: int, reduction: str) -> tuple[flo
     return loss, {name: tensor.grad.clone() for name, tensor in model.trainable().items()}
 
 
-def reference(model: DualBranch, rows, reduction: str) -> tuple[float, dict[str, torch.Tensor]]:
+def reference(model: DualBranch, rows: Samples, reduction: str) -> tuple[float, dict[str, torch.Tensor]]:
     """One sample at a time; the mean written out."""
     model.zero_grad()
     per_sample = []
@@ -48,7 +51,7 @@ def reference(model: DualBranch, rows, reduction: str) -> tuple[float, dict[str,
 
 
 @pytest.mark.parametrize("reduction", ["token", "sample"])
-def test_gradient_does_not_depend_on_micro_batches(tmp_path, reduction: str) -> None:
+def test_gradient_does_not_depend_on_micro_batches(tmp_path: Path, reduction: str) -> None:
     model, rows = model_of(tmp_path), samples(8)
     loss, gradients = reference(model, rows, reduction)
     for size in (1, 2, 4, 8, 3):
@@ -59,7 +62,7 @@ def test_gradient_does_not_depend_on_micro_batches(tmp_path, reduction: str) -> 
             torch.testing.assert_close(others[name], gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_reductions_differ_on_unequal_answers(tmp_path) -> None:
+def test_reductions_differ_on_unequal_answers(tmp_path: Path) -> None:
     model, rows = model_of(tmp_path), samples(8)
     assert reference(model, rows, "token")[0] != pytest.approx(reference(model, rows, "sample")[0], rel=1e-3)
 
@@ -70,7 +73,7 @@ def test_weights_by_hand() -> None:
     torch.testing.assert_close(row_weights((3, 1), "sample", 4, 10), expected)
 
 
-def test_three_tokens_by_hand(tmp_path) -> None:
+def test_three_tokens_by_hand(tmp_path: Path) -> None:
     """Row [BOS, 5, EOS] with prompt [BOS]: BOS predicts 5, and 5 predicts EOS, after BOS."""
     model = make_model(run_config(tmp_path, {"kind": "full"})).double()
     micro = MicroBatch.pack([Sample("a", [1, 5, 2], 1)])
@@ -84,7 +87,7 @@ def test_three_tokens_by_hand(tmp_path) -> None:
     assert share.item() == pytest.approx(float(sum(expected)) / 2, rel=1e-5)
 
 
-def model_plain_logits(tmp_path, tokens: list[int]) -> torch.Tensor:
+def model_plain_logits(tmp_path: Path, tokens: list[int]) -> torch.Tensor:
     from transformers import AutoModelForCausalLM
 
     plain = AutoModelForCausalLM.from_pretrained(run_config(tmp_path).model.name, dtype=torch.float64)
@@ -93,7 +96,7 @@ def model_plain_logits(tmp_path, tokens: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("tuning", ["lora", "full"])
-def test_gradient_checkpointing_changes_no_gradient(tmp_path, tuning: str) -> None:
+def test_gradient_checkpointing_changes_no_gradient(tmp_path: Path, tuning: str) -> None:
     rows = samples(4)
     found = []
     for checkpointing in (False, True):

@@ -1,5 +1,6 @@
 import json
 import math
+from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -12,12 +13,12 @@ def fill(log: MetricsLog, steps: range, run: int) -> None:
         log.write({"step": step, "loss": run + step / 100, "alphas": [{"key": 0.5, "value": 0.25}]})
 
 
-def scalars(folder, tag: str) -> list[tuple[int, float]]:
+def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
     accumulator = EventAccumulator(str(folder)).Reload()
     return [(event.step, round(event.value, 4)) for event in accumulator.Scalars(tag)]
 
 
-def test_each_step_once_after_a_resume(tmp_path) -> None:
+def test_each_step_once_after_a_resume(tmp_path: Path) -> None:
     path, board = tmp_path / "metrics.jsonl", tmp_path / "tensorboard"
     with MetricsLog(path, board, 0) as log:
         fill(log, range(1, 6), run=1)
@@ -31,7 +32,7 @@ def test_each_step_once_after_a_resume(tmp_path) -> None:
     assert scalars(board, "train/alpha_value/layer_0") == [(step, 0.25) for step in range(1, 7)]
 
 
-def test_a_new_start_drops_everything(tmp_path) -> None:
+def test_a_new_start_drops_everything(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for run in (1, 2):
         with MetricsLog(path, None, 0) as log:
@@ -39,13 +40,13 @@ def test_a_new_start_drops_everything(tmp_path) -> None:
     assert [row["loss"] for row in read_metrics(path)] == [2.01, 2.02]
 
 
-def test_lines_are_on_disk_at_once(tmp_path) -> None:
+def test_lines_are_on_disk_at_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with MetricsLog(path, None, 0) as log:
         fill(log, range(1, 2), run=1)
         assert json.loads(path.read_text())["loss"] == 1.01
 
 
-def test_nan_is_never_written(tmp_path) -> None:
+def test_nan_is_never_written(tmp_path: Path) -> None:
     with MetricsLog(tmp_path / "metrics.jsonl", None, 0) as log, pytest.raises(ValueError):
         log.write({"step": 1, "loss": math.nan})

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 from train_runs import run_config
@@ -38,7 +40,7 @@ def test_a_tenth_of_the_steps_is_warmup(steps: int, warmup: int) -> None:
     assert warmup_steps(TrainingConfig(warmup_ratio=0.1), steps) == warmup
 
 
-def test_optimizer_has_the_configured_settings(tmp_path) -> None:
+def test_optimizer_has_the_configured_settings(tmp_path: Path) -> None:
     training = run_config(tmp_path, weight_decay=0.1, betas=(0.8, 0.9), epsilon=1e-7).training
     optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))], training, torch.device("cpu"))
     group = optimizer.param_groups[0]
