@@ -82,7 +82,8 @@ def load_hub(name: str, subset: str | None, split: str) -> datasets.Dataset:
     except Exception as error:  # network, missing name, unknown subset or split: each has its own class
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         what = f"{name} (subset {subset}, split {split})" if subset else f"{name} (split {split})"
-        raise UserError(f"{what}: no such local file, and the hub did not give it: {first}") from None
+        where = "the folder can't be loaded" if Path(name).is_dir() else "no local file, and the hub did not give it"
+        raise UserError(f"{what}: {where}: {first}") from None
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:

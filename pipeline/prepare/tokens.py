@@ -68,6 +68,9 @@ def check_tokens(tokens: Tokens, max_tokens: int) -> None:
         raise Fault("no prompt token in front of the answer")
     if len(tokens.input_ids) - tokens.prompt_length < 2:
         raise Fault("no target: the answer has no token but EOS")
+    labels = tokens.input_ids[tokens.prompt_length :]
+    if labels.index(labels[-1]) < len(labels) - 1:  # a unigram vocabulary spells special tokens too
+        raise Fault("the answer holds the EOS token")
     if len(tokens.input_ids) > max_tokens:
         raise Fault("longer than max_tokens", f"{len(tokens.input_ids)} tokens")
 
