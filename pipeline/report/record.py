@@ -30,7 +30,7 @@ class Evaluation(BaseModel):
     documents: Annotated[int, Field(ge=1)]
     metrics: dict[str, Any]
     main_metric: str
-    higher_is_better: dict[str, bool] = {}
+    higher_is_better: dict[str, bool | None] = {}
     evaluation_signature: str | None = None
     model_fingerprint: str | None = None
     task_version: Any = None
@@ -45,7 +45,7 @@ class Evaluation(BaseModel):
 
     @property
     def lower_is_better(self) -> bool:
-        return not self.higher_is_better.get(self.main_metric, True)
+        return self.higher_is_better.get(self.main_metric) is False
 
     @property
     def conditions(self) -> dict[str, Any]:
@@ -90,8 +90,8 @@ Outcome = Record | Missing
 
 
 def is_fraction(metric: str) -> bool:
-    """Whether the metric lies between 0 and 1 and is shown in percent."""
-    return metric not in UNBOUNDED
+    """Whether the metric (with or without its filter, `exact_match,strict-match`) lies between 0 and 1."""
+    return metric.partition(",")[0] not in UNBOUNDED
 
 
 def read_evaluation(path: Path, task: str, config: RunConfig, signature: str) -> Evaluation:

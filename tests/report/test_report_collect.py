@@ -57,8 +57,9 @@ def test_a_result_that_is_not_the_runs_own_does_not_count(make_run: MakeRun, cha
     assert found and found.startswith(reason)
 
 
-def test_a_metric_that_is_no_fraction_may_be_large(make_run: MakeRun) -> None:
-    changes = {"main_metric": "perplexity", "metrics": {"perplexity": 9889.73}}
+@pytest.mark.parametrize("metric", ["perplexity", "bleu,cut"])
+def test_a_metric_that_is_no_fraction_may_be_large(make_run: MakeRun, metric: str) -> None:
+    changes = {"main_metric": metric, "metrics": {metric: 9889.73}, "higher_is_better": {metric: None}}
     assert reasons([make_run("LoRA", 42, {"lambada": 0.5}, lambada=changes)]) == [None]
 
 
