@@ -7,6 +7,7 @@ import warnings
 ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_VERBOSITY": "error",
     "TRANSFORMERS_VERBOSITY": "error",
     "DATASETS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
