@@ -50,7 +50,7 @@ def evaluation_signature(task: str, config: RunConfig, model: str) -> str:
 
 def paper_hash() -> str:
     """Identity of the paper's templates, which our tasks use."""
-    return template_hash("paper", None)  # type: ignore[arg-type]
+    return template_hash("paper")
 
 
 def data_path(task: str, data: str) -> Path:

@@ -48,7 +48,8 @@ class BranchedLM(TemplateLM):
         """
         Args:
             max_batch_tokens: budget of one packed pass (`grouping.passes`).
-            add_bos: begin every text with BOS where the tokenizer has one but does not add it itself.
+            add_bos: as training does, one BOS in front where the tokenizer has one, and no other special token;
+                otherwise whatever the tokenizer adds, as in the harness.
             max_length: longest input in tokens; default: what the model's configuration says.
             precision: `bf16` runs under autocast, as training does.
             progress: told of requests taken on and answered.
@@ -81,12 +82,14 @@ class BranchedLM(TemplateLM):
         """Token ids; a BOS that the text already spells out is not added a second time."""
         return list(self._encode(string, add_special_tokens, self.add_bos))
 
-    def _encode_once(self, text: str, special: bool | None, bos: bool) -> tuple[int, ...]:
+    def _encode_once(self, text: str, special: bool | None, add_bos: bool) -> tuple[int, ...]:
+        if special is None and add_bos:
+            ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
+            bos = self.tokenizer.bos_token_id
+            return ids if bos is None or ids[:1] == (bos,) else (bos, *ids)
         if special is None:
             special = not has_bos_prefix(text, self.tokenizer.decode(self.prefix_token_id))
-        ids = tuple(self.tokenizer.encode(text, add_special_tokens=special))
-        first = self.tokenizer.bos_token_id
-        return (first, *ids) if bos and special and first is not None and ids[:1] != (first,) else ids
+        return tuple(self.tokenizer.encode(text, add_special_tokens=special))
 
     def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """Sum of log-probabilities of each continuation (nats), and whether greedy decoding would say it."""

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import datasets
-from lm_eval.api.group import Group
+import pyarrow as pa
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 
 from pipeline.errors import UserError
 from pipeline.evaluate.catalogue import FOLDER, TASKS
 from pipeline.evaluate.config import EvaluationConfig
+from pipeline.evaluate.documents import Rows
 from pipeline.evaluate.fingerprint import data_path
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.sources import open_sources
@@ -59,6 +60,8 @@ def load_task(known: TaskManager, name: str, data: str | None) -> Loaded:
         UserError: the data can't be had, or the task can't take local data.
     """
     local = local_data(name, data) if data else None
+    if local and name not in TASKS:
+        local = as_dataset(name, local)
     try:
         loaded: Any = known.load([{"group": LOCAL, "task": [{"task": name, **_reading(local)}]} if local else name])
     except UserError:
@@ -77,7 +80,7 @@ def load_task(known: TaskManager, name: str, data: str | None) -> Loaded:
     return dict(loaded)
 
 
-def _reading(rows: datasets.Dataset) -> dict[str, Any]:
+def _reading(rows: Rows) -> dict[str, Any]:
     """The task's settings that make it read `rows`, whichever split it names."""
     none = dict.fromkeys(("training_split", "validation_split", "fewshot_split", "dataset_name", "dataset_kwargs"))
     return {**none, "test_split": LOCAL, "custom_dataset": lambda **_: {LOCAL: rows}}
@@ -100,7 +103,7 @@ def _settle_examples(task: Any) -> None:
     task.set_fewshot_seed(seed=1234)
 
 
-def local_data(task: str, data: str) -> datasets.Dataset:
+def local_data(task: str, data: str) -> Rows:
     """Rows of a local file or saved data set folder; a bad row is an error, since it would change the score.
 
     Raises:
@@ -113,13 +116,23 @@ def local_data(task: str, data: str) -> datasets.Dataset:
         if record.values is None:
             raise UserError(f"{path}:{record.line}: {record.fault}")
         rows.append(record.values)
-    return datasets.Dataset.from_list(rows)
+    return rows
+
+
+def as_dataset(task: str, rows: Rows) -> datasets.Dataset:
+    """Rows in the form that the harness's own tasks expect.
+
+    Raises:
+        UserError: a column holds values of several types.
+    """
+    try:
+        return datasets.Dataset.from_list(list(rows))
+    except (pa.ArrowException, TypeError) as error:
+        raise UserError(
+            f"evaluation.data.{task}: the rows do not form a table ({str(error).splitlines()[0]})"
+        ) from None
 
 
 def _split(task: str) -> str:
     """The split to take from a folder with several."""
     return "validation" if task in ("piqa_full", "csqa_full", "siqa_full") else "test"
-
-
-def is_group(loaded: Loaded, name: str) -> bool:
-    return isinstance(loaded["groups"].get(name), Group)
