@@ -95,7 +95,7 @@ def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
     path = Path(path)
     values = read_yaml(path)
     if "rows" not in values:
-        config = parse_config(merge(values, path, overrides=overrides), str(path))
+        config = parse_config(merge(values, path, overrides=overrides), str(path), overrides)
         return Grid(config.name, (GridCell(config.name, _seed(config), config),), None)
     grid = _parse(values, path, [override for override in overrides if _root(override) in OWN_KEYS])
     shared = [override for override in overrides if _root(override) not in OWN_KEYS]
@@ -127,7 +127,7 @@ def _row_cells(grid: GridConfig, row: str, path: Path, overrides: Sequence[str])
     cells = []
     for seed in grid.seeds:
         values = merge(shared, path, above=[grid.rows[row], {"seed": seed}], overrides=overrides)
-        config = _named(parse_config({**values, "name": "run"}, f"{path}: row {row!r}"))
+        config = _named(parse_config({**values, "name": "run"}, f"{path}: row {row!r}", overrides))
         cells.append(GridCell(row, _seed(config), config))
         if config.tuning.kind == "none":
             break  # no seed changes a pretrained model

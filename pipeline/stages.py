@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.config import RunConfig
@@ -41,9 +42,26 @@ def state(stage: Stage, config: RunConfig, folder: RunFolder) -> State:
     if config.tuning.kind == "none":
         return State(True, "not needed (tuning: none)")
     trained = import_module("pipeline.train").is_complete(config, folder)
+    changed = changed_data(folder) if trained else []
+    if changed:
+        return State(False, f"to do: {', '.join(changed)} changed since the training")
     if stage == "train":
         return State(trained, "complete" if trained else _progress(folder))
     return State(trained, "complete" if trained else "to do or cached")
+
+
+def changed_data(folder: RunFolder) -> list[str]:
+    """Data files whose content is no longer what the run was trained on. One that is gone is no change."""
+    from pipeline.evaluate.fingerprint import content_hash
+
+    manifest, result = read_json(folder.prepare_manifest), read_json(folder.train_result)
+    if not isinstance(manifest, dict) or not isinstance(result, dict):
+        return []
+    if manifest.get("key") != result.get("prepared_key"):
+        return ["the data"]
+    hashes = {source["source"]: source["sha256"] for source in manifest["sources"]}
+    paths = {label: Path(path).expanduser() for label, path in manifest["paths"].items()}
+    return [str(path) for label, path in paths.items() if path.is_file() and content_hash(path) != hashes[label]]
 
 
 def _evaluation_state(config: RunConfig, folder: RunFolder) -> State:
@@ -81,7 +99,6 @@ def run_missing(config: RunConfig, folder: RunFolder, tell: Tell, stages: tuple[
             if found.complete:
                 tell(f"{stage}: {found.words}, skipped" if "complete" in found.words else f"{stage}: {found.words}")
                 continue
-            tell(f"{stage}: {found.words}")
             run_stage(stage, config, folder)
         if all(state(stage, config, folder).complete for stage in stages_of(config)):
             folder.failure.unlink(missing_ok=True)  # the record of an earlier attempt

@@ -1,0 +1,71 @@
+"""A tiny grid on the 260K-parameter Llama, for real runs in seconds."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "tests" / "fixtures" / "stories260K"
+DATA = ROOT / "examples" / "data"
+
+
+def tiny_grid(rows: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    """A grid of a few steps; `changes` are keys of the shared configuration."""
+    config: dict[str, Any] = {
+        "model": {"name": str(MODEL), "precision": "fp32"},
+        "tuning": {"rank": 2, "alpha": 4},
+        "data": {"sources": [{"path": str(DATA / "commonsense_qa_train.jsonl"), "limit": 12}]},
+        "training": {"batch_size": 4, "micro_batch_size": 4, "learning_rate": 1e-3, "tensorboard": False},
+        "evaluation": {
+            "tasks": ["csqa_full"],
+            "data": {"csqa_full": str(DATA / "commonsense_qa_validation.jsonl")},
+            "limit": 4,
+        },
+    }
+    for key, value in changes.items():
+        config[key] = {**config.get(key, {}), **value}
+    return {"name": "tiny", "config": config, "rows": rows, "seeds": [42]}
+
+
+def write_grid(folder: Path, grid: dict[str, Any]) -> Path:
+    """The grid as a file."""
+    path = folder / "grid.yaml"
+    path.write_text(yaml.safe_dump(grid, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
+    """Start the command line in `folder`, as the leader of a process group of its own."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "COLUMNS": "200",
+    }
+    environment.pop("DUALTUNE_DEBUG", None)
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline.cli", *arguments],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def dualtune(*arguments: str, folder: Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    """Run the command line in `folder` to its end."""
+    process = start(*arguments, folder=folder)
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        raise
+    return subprocess.CompletedProcess(arguments, process.returncode, output, errors)

@@ -1,0 +1,104 @@
+"""Real runs of a tiny grid: failures, skipping, kills."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from launch_inputs import dualtune, start, tiny_grid, write_grid
+
+pytestmark = pytest.mark.slow
+
+
+def table(folder: Path) -> str:
+    """The written table."""
+    return (folder / "runs" / "reports" / "tiny" / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_failing_run_stops_no_other_and_the_next_call_does_only_what_is_missing(tmp_path: Path) -> None:
+    late = tmp_path / "late.jsonl"
+    rows = {
+        "Broken": {"data": {"sources": [{"path": str(late)}]}},
+        "Pretrained": {"tuning": "none"},
+        "Bitune": {"method": "bitune"},
+    }
+    write_grid(tmp_path, {**tiny_grid(rows), "baseline": "Pretrained"})
+    first = dualtune("run", "grid.yaml", "--jobs", "2", folder=tmp_path)
+    assert first.returncode == 1, first.stderr
+    assert "Traceback" not in first.stderr
+    assert f"failed: Broken, seed 42: prepare: {late}" in first.stderr
+    assert str(late) in table(tmp_path)
+    (broken,) = (file.parent for file in (tmp_path / "runs").glob("*/failed.json"))
+    assert json.loads((broken / "failed.json").read_text(encoding="utf-8"))["stage"] == "prepare"
+    assert str(late) in (broken / "log.txt").read_text(encoding="utf-8")
+    results = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/*/*.json*")}
+    assert len(results) == 6  # two evaluations with records; training result and metrics
+
+    row = {"instruction": "Name a colour.", "input": "", "output": "Blue."}
+    late.write_text("\n".join([json.dumps(row)] * 4) + "\n", encoding="utf-8")
+    second = dualtune("run", "grid.yaml", folder=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert "[1/1] Broken, seed 42" in second.stderr
+    assert not (broken / "failed.json").exists()
+    assert {path: path.stat().st_mtime_ns for path in results} == results
+    assert str(late) not in table(tmp_path)
+
+    began = time.monotonic()
+    third = dualtune("run", "grid.yaml", folder=tmp_path)
+    assert "all 7 stages are complete, nothing to compute" in third.stderr
+    assert third.returncode == 0 and time.monotonic() - began < 30
+
+    late.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    fourth = dualtune("run", "grid.yaml", folder=tmp_path)
+    assert fourth.returncode == 1
+    assert "changed since" in fourth.stderr
+
+
+def wait_for(path: Path, pattern: str, seconds: float = 120) -> Path:
+    """The first match of a pattern, once there is one."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = sorted(path.glob(pattern))
+        if found:
+            return found[0]
+        time.sleep(0.05)
+    raise AssertionError(f"{path}/{pattern} did not appear")
+
+
+def test_killed_in_the_middle_the_next_call_ends_with_the_same_table(tmp_path: Path) -> None:
+    grid = tiny_grid({"Bitune": {"method": "bitune"}, "LoRA": {}}, training={"checkpoint_every": 1, "epochs": 40})
+    killed, straight = tmp_path / "killed", tmp_path / "straight"
+    for folder in (killed, straight):
+        folder.mkdir()
+        write_grid(folder, grid)
+    launcher = start("run", "grid.yaml", folder=killed)
+    wait_for(killed, "runs/*-bitune-*/train/checkpoints/step-*")
+    os.kill(launcher.pid, signal.SIGKILL)
+    launcher.communicate()  # ends when the orphaned run, which holds the pipe, has ended too
+    assert not list(killed.glob("runs/*/train/result.json"))
+
+    again = dualtune("run", "grid.yaml", folder=killed)
+    assert again.returncode == 0, again.stderr
+    assert "resumed after step" in again.stderr
+    undisturbed = dualtune("run", "grid.yaml", folder=straight)
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert table(killed) == table(straight)
+
+
+def test_a_second_launcher_waits_for_the_run_folder(tmp_path: Path) -> None:
+    from pipeline.run_folder import RunFolder
+    from pipeline.stages import exclusive
+
+    told: list[str] = []
+    with exclusive(RunFolder(tmp_path), told.append):
+        child = os.fork()
+        if child == 0:
+            with exclusive(RunFolder(tmp_path), lambda message: (tmp_path / "told").write_text(message) or None):
+                os._exit(0)
+        wait_for(tmp_path, "told", 10)
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert f"process {os.getpid()} is working on it" in (tmp_path / "told").read_text(encoding="utf-8")
+    assert told == []
