@@ -18,9 +18,11 @@ from train_runs import make_loop, run_config, samples
 import pipeline.files
 import pipeline.train.state
 
+OPTIONS = {"epochs": 8, "keep_checkpoints": 1, "micro_batch_size": 4}
+
 
 def main(runs: Path, kills: int) -> None:
-    loop = make_loop(run_config(runs, epochs=8, keep_checkpoints=1), samples(9))
+    loop = make_loop(run_config(runs, **OPTIONS), samples(9))
     for kill in range(1, kills + 1):
         child = os.fork()
         if child == 0:

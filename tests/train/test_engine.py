@@ -8,6 +8,7 @@ from train_runs import make_model, run_config, samples
 
 from pipeline.errors import StageError, UserError
 from pipeline.model import Batch, DualBranch
+from pipeline.model.config import MethodConfig
 from pipeline.train.batches import cut
 from pipeline.train.engine import Engine, make_accelerator
 
@@ -104,3 +105,23 @@ def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.train.engine.Accelerator.num_processes", 2)
     with pytest.raises(UserError, match="started as 2"):
         make_accelerator("fp32")
+
+
+@pytest.mark.parametrize("tuning", TUNINGS)
+@pytest.mark.parametrize("method", ["causal", "bitune", "shared_weights", "no_mixing"])
+def test_exactly_the_expected_tensors_are_trained(tmp_path: Path, tuning: str, method: str) -> None:
+    """Counted by hand: 5 layers of 7 linear modules; the last prompt branch has keys and values only."""
+    config = run_config(tmp_path, {"kind": tuning, "dropout": 0.0}).model_copy(
+        update={"method": MethodConfig.model_validate(method)}
+    )
+    model = make_model(config)
+    names = set(Engine(config, model, total_steps=1).parameters)
+    mixing = 5 * 2 if method in ("bitune", "shared_weights") else 0
+    own = method in ("bitune", "no_mixing")
+    modules = 5 * 7 + own * (4 * 7 + 2)
+    if tuning == "full":
+        assert names == {name for name, _ in model.named_parameters()}
+        assert len(names) == 47 + mixing + own * (4 * 9 + 3)  # the branch has 9 tensors a layer, at last 3
+    else:
+        assert len(names) == modules * {"lora": 2, "dora": 3, "ia3": 1, "vera": 2}[tuning] + mixing
+        assert {name for name in names if ".theta_" in name} == {n for n in names if ".mixing." in n}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from killed_run import OPTIONS
 from train_runs import make_loop, numbers, run_config, run_loop, same, samples, weights
 
 from pipeline.errors import StageError
@@ -134,7 +135,7 @@ def test_second_signal_acts_at_once() -> None:
 @pytest.mark.slow
 def test_killed_at_every_write_of_a_save(tmp_path: Path) -> None:
     """After every kill the newest complete checkpoint is found, nothing torn is taken, and no progress is lost."""
-    kills, options = 24, {"epochs": 8, "keep_checkpoints": 1}
+    kills, options = 24, OPTIONS
     straight = run_loop(run_config(tmp_path / "straight", **options), samples(9))
     command = [sys.executable, str(Path(__file__).with_name("killed_run.py")), str(tmp_path / "killed"), str(kills)]
     root = str(Path(__file__).parents[2])

@@ -212,7 +212,7 @@ def start_and_signal(config: RunConfig, folder: RunFolder, after: int, number: i
 
 @pytest.mark.slow
 def test_killed_and_terminated_process_ends_with_the_same_model(tmp_path: Path) -> None:
-    options = {"epochs": 14, "checkpoint_every": 5}
+    options = {"epochs": 14, "checkpoint_every": 5, "micro_batch_size": 4}
     straight, expected = run(config_of(tmp_path / "straight", **options))
     config = config_of(tmp_path / "killed", **options)
     folder = RunFolder.of(config)
