@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import datasets
@@ -24,13 +25,12 @@ LOCAL = "local"
 
 
 def manager(names: Sequence[str]) -> TaskManager:
-    """Knows our tasks, and the harness's where one of the names is not ours (indexing them takes seconds).
+    """Knows our tasks, and the harness's where one of the names is not ours.
 
     Raises:
         UserError: a name that neither knows.
     """
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    found = TaskManager(include_path=str(FOLDER), include_defaults=not set(names) <= set(TASKS))
+    found = _index(not set(names) <= set(TASKS))
     for name in names:
         if name not in found.all_tasks:
             raise UserError(
@@ -38,6 +38,13 @@ def manager(names: Sequence[str]) -> TaskManager:
                 "and the names of lm-eval's own tasks are accepted"
             )
     return found
+
+
+@cache
+def _index(with_harness: bool) -> TaskManager:
+    """Once per process: reading the harness's thousands of files takes ten seconds."""
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    return TaskManager(include_path=str(FOLDER), include_defaults=with_harness)
 
 
 def check_tasks(config: EvaluationConfig) -> TaskManager:

@@ -44,14 +44,15 @@ def generations(texts: Sequence[str], **options: Any) -> list[Instance]:
     return [Instance("generate_until", {}, (text, dict(options)), index) for index, text in enumerate(texts)]
 
 
-def run_config(runs: Path, tasks: Sequence[str], data: dict[str, Path] | None = None, **changes: Any) -> RunConfig:
+def run_config(runs: Path, tasks: Sequence[str], files: dict[str, Path] | None = None, **changes: Any) -> RunConfig:
     """A run that evaluates the plain model, or what `changes` say."""
-    files = {task: str(path) for task, path in (data or {task: DATA[task] for task in tasks}).items()}
+    found = {task: DATA[task] for task in tasks} if files is None else files
+    data = {task: str(path) for task, path in found.items()}
     values: dict[str, Any] = {
         "model": BASE.model_dump(),
         "method": "causal",
         "tuning": {"kind": "none"},
-        "evaluation": {"tasks": list(tasks), "data": files, "limit": 6},
+        "evaluation": {"tasks": list(tasks), "data": data, "limit": 6},
         "paths": {"runs": str(runs)},
     }
     for key, value in changes.items():
