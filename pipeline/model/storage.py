@@ -24,6 +24,7 @@ from pipeline.model.dual_branch import DualBranch
 
 CARD = "dualtune.json"
 BRANCH = "prompt_branch.safetensors"
+ADAPTERS = "adapter_model.safetensors"
 
 
 def save(model: DualBranch, folder: Path, facts: dict[str, Any]) -> None:
@@ -111,10 +112,12 @@ def _load_weights(model: DualBranch, folder: Path) -> None:
     model.model.load_state_dict(branch, strict=False)
     adapters = model.__dict__["adapters"]
     if adapters is not None:
+        if not (folder / ADAPTERS).is_file():  # PEFT would look for it on the hub
+            raise UserError(f"{folder}: {ADAPTERS} is missing")
         weights = load_peft_weights(str(folder), device="cpu")
         result: Any = set_peft_model_state_dict(adapters, weights)
-        lost = [name for name in result.missing_keys if ".default" in name]
-        _check_names(folder / "adapter_model.safetensors", set(lost), set(result.unexpected_keys))
+        trained = {f"base_model.{name}" for name in model.trainable() if ".mixing." not in name}
+        _check_names(folder / ADAPTERS, trained & set(result.missing_keys), set(result.unexpected_keys))
 
 
 def _check_names(file: Path, expected: set[str], found: set[str]) -> None:

@@ -1,0 +1,156 @@
+"""A saved model equals the one in memory, and a folder that doesn't fit is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from tiny import FAMILIES, answer_logits, samples, shake, tiny_base
+from transformers import AutoModelForCausalLM
+
+from pipeline.errors import StageError, UserError
+from pipeline.model import DualBranch, build_model
+from pipeline.model.config import PRESETS, MethodConfig, ModelConfig, TuningConfig
+
+SAMPLES = samples([(7, 3), (2, 5)])
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> ModelConfig:
+    tiny_base().save_pretrained(tmp_path / "base")
+    return ModelConfig(name=str(tmp_path / "base"), precision="fp32")
+
+
+def trained(base: ModelConfig, method: str, tuning: str) -> DualBranch:
+    settings = TuningConfig(kind=tuning, rank=4, alpha=8)
+    model = build_model(base, MethodConfig.model_validate(method), settings, seed=3)
+    shake(model)
+    return model.eval()
+
+
+@pytest.mark.parametrize("method", PRESETS)
+@pytest.mark.parametrize("tuning", ["full", "lora", "dora", "ia3", "vera"])
+def test_reload_equals_memory(method: str, tuning: str, base: ModelConfig, tmp_path: Path) -> None:
+    model = trained(base, method, tuning)
+    model.save_pretrained(tmp_path / "saved", template_hash="abc")
+    loaded = DualBranch.from_pretrained(tmp_path / "saved")
+    assert loaded.method == model.method
+    assert loaded.tuning == model.tuning
+    assert loaded.facts == {"template_hash": "abc"}
+    assert loaded.trainable().keys() == model.trainable().keys()
+    for ours, theirs in zip(answer_logits(loaded, *SAMPLES), answer_logits(model, *SAMPLES), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_plain_causal_models_load_with_stock_libraries(family: str, tuning: str, tmp_path: Path) -> None:
+    tiny_base(family).save_pretrained(tmp_path / "base")
+    model = trained(ModelConfig(name=str(tmp_path / "base"), precision="fp32"), "causal", tuning)
+    model.save_pretrained(tmp_path / "saved")
+    if tuning == "full":
+        stock = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    else:
+        stock = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "saved")
+    prompt, answer = SAMPLES[0][0], SAMPLES[1][0]
+    expected = stock.eval()(torch.tensor([prompt + answer])).logits[0, len(prompt) :]
+    torch.testing.assert_close(answer_logits(model, [prompt], [answer])[0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_causal_stream_of_a_full_bitune_model_loads_with_stock_transformers(
+    base: ModelConfig, tmp_path: Path
+) -> None:
+    model = trained(base, "bitune", "full")
+    model.save_pretrained(tmp_path / "saved")
+    stock = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    causal = model.model.model.layers[1].causal.self_attn.q_proj.weight
+    assert torch.equal(stock.model.layers[1].self_attn.q_proj.weight, causal)
+
+
+def test_tied_heads_stay_tied(tmp_path: Path) -> None:
+    tiny_base(tie_word_embeddings=True).save_pretrained(tmp_path / "base")
+    model = trained(ModelConfig(name=str(tmp_path / "base"), precision="fp32"), "bitune", "full")
+    model.save_pretrained(tmp_path / "saved")
+    assert "lm_head.weight" not in load_file(tmp_path / "saved" / "model.safetensors")
+    loaded = DualBranch.from_pretrained(tmp_path / "saved")
+    assert loaded.model.lm_head.weight is loaded.model.model.embed_tokens.weight
+    assert torch.equal(answer_logits(loaded, *SAMPLES)[0], answer_logits(model, *SAMPLES)[0])
+
+
+def test_the_same_seed_gives_the_same_adapters(base: ModelConfig) -> None:
+    def weights(seed: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(seed + 17)  # the state of the global generator must not matter
+        return build_model(base, MethodConfig.model_validate("bitune"), TuningConfig(), seed).trainable()
+
+    first, again, other = weights(1), weights(1), weights(2)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_bf16_holds_frozen_weights_in_bf16_and_trained_ones_in_float32(base: ModelConfig) -> None:
+    half = base.model_copy(update={"precision": "bf16"})
+    model = build_model(half, MethodConfig.model_validate("bitune"), TuningConfig(), seed=0)
+    assert {parameter.dtype for parameter in model.trainable().values()} == {torch.float32}
+    assert {p.dtype for p in model.parameters() if not p.requires_grad} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("damage", ["no card", "no adapter", "lost weight", "extra weight", "other base", "no branch"])
+def test_folders_that_do_not_fit_are_refused(damage: str, base: ModelConfig, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    trained(base, "bitune", "lora").save_pretrained(folder)
+    adapter = folder / "adapter_model.safetensors"
+    weights = load_file(adapter)
+    match damage:
+        case "no card":
+            (folder / "dualtune.json").write_text('{"format": 1, "meth')
+        case "no adapter":
+            adapter.unlink()
+        case "lost weight":
+            weights.popitem()
+            save_file(weights, adapter)
+        case "extra weight":
+            save_file(weights | {"base_model.model.model.layers.9.x.lora_A.weight": torch.ones(2)}, adapter)
+        case "other base":
+            tiny_base(hidden_size=16).save_pretrained(base.name)
+        case "no branch":
+            (folder / "prompt_branch.safetensors").unlink()
+    with pytest.raises(UserError, match="saved"):
+        DualBranch.from_pretrained(folder)
+
+
+def test_a_moved_base_is_found_by_its_new_place(base: ModelConfig, tmp_path: Path) -> None:
+    model = trained(base, "bitune", "lora")
+    model.save_pretrained(tmp_path / "saved")
+    Path(base.name).rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="no such folder"):
+        DualBranch.from_pretrained(tmp_path / "saved")
+    loaded = DualBranch.from_pretrained(tmp_path / "saved", base=str(tmp_path / "elsewhere"))
+    assert torch.equal(answer_logits(loaded, *SAMPLES)[0], answer_logits(model, *SAMPLES)[0])
+
+
+def test_weights_that_are_not_finite_are_not_saved(base: ModelConfig, tmp_path: Path) -> None:
+    model = trained(base, "causal", "lora")
+    next(iter(model.trainable().values())).data[0, 0] = float("nan")
+    with pytest.raises(StageError, match="not finite"):
+        model.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved" / "dualtune.json").exists()
+
+
+def test_unknown_models_are_named(tmp_path: Path) -> None:
+    causal = MethodConfig.model_validate("causal")
+    with pytest.raises(UserError, match=r"no such folder"):
+        build_model(ModelConfig(name=str(tmp_path / "nothing")), causal, TuningConfig(), 0)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty.*no usable model"):
+        build_model(ModelConfig(name=str(tmp_path / "empty")), causal, TuningConfig(), 0)
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "gpt2" / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(UserError, match=r"family 'gpt2': supported are gemma, llama"):
+        build_model(ModelConfig(name=str(tmp_path / "gpt2")), causal, TuningConfig(), 0)
+
+
+def test_unknown_target_modules_are_named(base: ModelConfig) -> None:
+    with pytest.raises(UserError, match=r"query_key_value.*it has down_proj"):
+        build_model(base, MethodConfig.model_validate("causal"), TuningConfig(target_modules=("query_key_value",)), 0)
