@@ -11,10 +11,12 @@ class EvaluationConfig(Schema):
     """Which tasks are scored, on which files, with how many documents."""
 
     tasks: tuple[str, ...] = ()
-    """Names: the paper's `piqa_full`, `arc_full`, `csqa_full`, `siqa_full`, `mmlu`, or any task of lm-eval."""
+    """Ours, zero-shot in the paper's templates: `piqa_full`, `arc_full` (ARC-Challenge), `arc_easy_full`, `csqa_full`,
+    `siqa_full`, `mmlu` (all subjects; it takes the place of lm-eval's group of that name), or any task of lm-eval."""
     data: dict[str, str] = {}
-    """Task -> local data file, for machines without the hub."""
+    """Task -> local file (.json, .jsonl, .csv, .parquet, .arrow) or saved data set folder, where the hub is not used.
+    Entries of tasks that are not scored are ignored."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Only the first documents of each task; the results are marked as limited."""
     max_batch_tokens: Annotated[int, Field(ge=1)] = 4096
-    """Token budget of one packed forward pass."""
+    """Token budget of one packed forward pass: prompts once per branch, and answers. Scores do not depend on it."""

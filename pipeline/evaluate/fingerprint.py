@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.config import RunConfig, digest, signature
 from pipeline.errors import StageError, UserError
 from pipeline.evaluate.catalogue import TASKS
+from pipeline.evaluate.config import EvaluationConfig
 from pipeline.files import read_json
 from pipeline.prepare.templates import template_hash
 from pipeline.run_folder import RunFolder
@@ -65,6 +66,13 @@ def data_path(task: str, data: str) -> Path:
     return path
 
 
+def check_data(config: EvaluationConfig) -> None:
+    """Refuse local data that is not there, of the tasks that will be scored."""
+    for task in config.tasks:
+        if task in config.data:
+            data_path(task, config.data[task])
+
+
 def content_hash(path: Path) -> str:
     """SHA-256 of a file, or of the names and contents of all files in a folder."""
     if path.is_dir():
@@ -87,17 +95,13 @@ def missing_tasks(config: RunConfig, folder: RunFolder) -> list[str]:
     Raises:
         UserError: the local data of a task is not there.
     """
-    for task, data in config.evaluation.data.items():
-        data_path(task, data)
+    tasks = list(dict.fromkeys(config.evaluation.tasks))
+    check_data(config.evaluation)
     try:
         model = model_fingerprint(config, folder)
     except StageError:
-        return list(config.evaluation.tasks)
-    return [
-        task
-        for task in config.evaluation.tasks
-        if not is_finished(folder, task, evaluation_signature(task, config, model))
-    ]
+        return tasks
+    return [task for task in tasks if not is_finished(folder, task, evaluation_signature(task, config, model))]
 
 
 def is_finished(folder: RunFolder, task: str, expected: str) -> bool:

@@ -28,7 +28,6 @@ from pipeline.evaluate.scored_model import load_model
 from pipeline.evaluate.suite import Loaded, check_tasks, load_task
 from pipeline.files import read_json, write_json, write_text
 from pipeline.model import load_tokenizer
-from pipeline.quiet import silence
 from pipeline.run_folder import RunFolder
 from pipeline.versions import versions
 
@@ -47,7 +46,6 @@ def evaluate(config: RunConfig, folder: RunFolder) -> dict[str, dict[str, Any]]:
         UserError: unknown task, missing data, or a model trained with another template than the tasks use.
         StageError: no trained model, a model that training left untouched, or a result that can't be written.
     """
-    silence()
     missing = missing_tasks(config, folder)
     if missing or not config.evaluation.tasks:
         known = check_tasks(config.evaluation)

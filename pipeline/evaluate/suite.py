@@ -1,7 +1,7 @@
 """Loading tasks: ours and the harness's, from the hub or from local files."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from pipeline.errors import UserError
 from pipeline.evaluate.catalogue import FOLDER, TASKS
 from pipeline.evaluate.config import EvaluationConfig
 from pipeline.evaluate.documents import Rows
-from pipeline.evaluate.fingerprint import data_path
+from pipeline.evaluate.fingerprint import check_data, data_path
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.sources import open_sources
 
@@ -24,17 +24,18 @@ LOCAL = "local"
 """Name of the only split of local data."""
 
 
-def manager(names: Sequence[str]) -> TaskManager:
-    """Knows our tasks, and the harness's where one of the names is not ours.
+def manager(names: Mapping[str, Sequence[str]]) -> TaskManager:
+    """Knows our tasks, and the harness's where one of the names (listed by their key) is not ours.
 
     Raises:
         UserError: a name that neither knows.
     """
-    found = _index(not set(names) <= set(TASKS))
-    for name in names:
+    used = [(key, name) for key, listed in names.items() for name in listed]
+    found = _index(any(name not in TASKS for _, name in used))
+    for key, name in used:
         if name not in found.all_tasks:
             raise UserError(
-                f"evaluation.tasks: unknown task {name!r}; ours are {', '.join(TASKS)}, "
+                f"evaluation.{key}: unknown task {name!r}; ours are {', '.join(TASKS)}, "
                 "and the names of lm-eval's own tasks are accepted"
             )
     return found
@@ -55,9 +56,8 @@ def check_tasks(config: EvaluationConfig) -> TaskManager:
     """
     if not config.tasks:
         raise UserError(f"evaluation.tasks is empty: name some of {', '.join(TASKS)}, or tasks of lm-eval")
-    for task, data in config.data.items():
-        data_path(task, data)
-    return manager(config.tasks)
+    check_data(config)
+    return manager({"tasks": config.tasks, "data": tuple(config.data)})
 
 
 def load_task(known: TaskManager, name: str, data: str | None) -> Loaded:
@@ -82,6 +82,7 @@ def load_task(known: TaskManager, name: str, data: str | None) -> Loaded:
         loaded["groups"].pop(LOCAL)
         loaded["group_map"].pop(LOCAL)
         _check_local(name, loaded["tasks"])
+    _check_scored(name, loaded)
     for task in loaded["tasks"].values():
         _settle_examples(task)
     return dict(loaded)
@@ -100,6 +101,15 @@ def _check_local(name: str, tasks: dict[str, Any]) -> None:
     if task.config.num_fewshot:
         raise UserError(
             f"evaluation.data.{name}: local data holds no examples for the {task.config.num_fewshot}-shot prompt"
+        )
+
+
+def _check_scored(name: str, loaded: Loaded) -> None:
+    """A group may only be a list of tasks: then there is no one score that a table could show."""
+    group = loaded.get("groups", {}).get(name)
+    if name not in loaded["tasks"] and not (group and group.has_aggregation):
+        raise UserError(
+            f"evaluation.tasks: {name} has no score of its own; name its tasks: {', '.join(loaded['tasks'])}"
         )
 
 

@@ -136,6 +136,29 @@ def test_missing_data_is_named() -> None:
         check_tasks(EvaluationConfig(tasks=("arc_full",), data={"arc_full": "nowhere.jsonl"}))
 
 
+def test_a_collection_without_a_score_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Known:
+        def load(self, names: list[str]) -> dict[str, Any]:
+            return {"tasks": {"one": object(), "two": object()}}
+
+    with pytest.raises(UserError, match=r"some_tag has no score of its own; name its tasks: one, two"):
+        load_task(Known(), "some_tag", None)  # type: ignore[arg-type]
+
+
+def test_hub_data_is_read_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of the name of the hub's data set stands in for the hub, in the same Parquet form."""
+    import datasets
+
+    folder = tmp_path / "tau" / "commonsense_qa"
+    folder.mkdir(parents=True)
+    choices_ = {"text": list("abcde"), "label": list("ABCDE")}
+    rows = datasets.Dataset.from_list([{"question": "Where?", "choices": choices_, "answerKey": key} for key in "BE"])
+    rows.to_parquet(folder / "validation-00000-of-00001.parquet")
+    monkeypatch.chdir(tmp_path)
+    loaded = load_task(check_tasks(EvaluationConfig(tasks=("csqa_full",))), "csqa_full", None)
+    assert [document["answer"] for document in loaded["tasks"]["csqa_full"].eval_docs] == [1, 4]
+
+
 def test_no_task_is_an_error() -> None:
     with pytest.raises(UserError, match=r"evaluation\.tasks is empty"):
         check_tasks(EvaluationConfig())

@@ -231,6 +231,10 @@ def test_the_harness_knows_more_tasks(tmp_path: Path, tokenizer: PreTrainedToken
     with pytest.raises(UserError, match=r"unknown task 'piqa_fulll'; ours are .*piqa_full.*lm-eval"):
         evaluate(unknown, RunFolder.of(unknown))
 
+    misspelt = run_config(tmp_path, ["piqa_full"], {"piqa_full": DATA["piqa_full"], "csqa": DATA["csqa_full"]})
+    with pytest.raises(UserError, match=r"evaluation\.data: unknown task 'csqa'"):
+        evaluate(misspelt, RunFolder.of(misspelt))
+
 
 def test_importing_the_configuration_is_light() -> None:
     code = (
