@@ -37,16 +37,16 @@ def run_grid(grid: Grid, jobs: int, dry_run: bool, with_report: bool, tell: Tell
         report_grid(grid, None)
     elif with_report:
         tell("no table: evaluation.tasks is empty")
-    for cell, reason in reasons.items():
+    for cell, reason in reasons:
         tell(f"failed: {cell}: {reason} ({cell.folder.root})")
     return int(bool(reasons))
 
 
-def _execute(plans: Sequence[CellPlan], jobs: int, tell: Tell) -> dict[GridCell, str]:
+def _execute(plans: Sequence[CellPlan], jobs: int, tell: Tell) -> list[tuple[GridCell, str]]:
     if len(plans) == 1:
         cell = plans[0].cell
         run_missing(cell.config, cell.folder, tell)
-        return {}
+        return []
     return LocalExecutor(jobs, tell).execute(plans)
 
 

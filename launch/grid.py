@@ -42,8 +42,11 @@ class GridConfig(Schema):
             raise ValueError(f"baseline {self.baseline!r} is not one of the rows: {', '.join(self.rows)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: {list(self.seeds)} names a seed twice")
-        if "name" in self.config or any("name" in row for row in self.rows.values()):
+        layers = [self.config, *self.rows.values()]
+        if any("name" in layer for layer in layers):
             raise ValueError("name belongs at the top of a grid; runs are named after model, method, tuning and seed")
+        if any("seed" in layer for layer in layers):
+            raise ValueError("seed belongs at the top of a grid, as in seeds: [42, 43]")
         return self
 
 
@@ -98,8 +101,12 @@ def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
         config = parse_config(merge(values, path, overrides=overrides), str(path), overrides)
         return Grid(config.name, (GridCell(config.name, _seed(config), config),), None)
     grid = _parse(values, path, [override for override in overrides if _root(override) in OWN_KEYS])
-    shared = [override for override in overrides if _root(override) not in OWN_KEYS]
-    cells = [cell for row in grid.rows for cell in _row_cells(grid, row, path, shared)]
+    others = [override for override in overrides if _root(override) not in OWN_KEYS]
+    if any(_root(override) == "seed" for override in others):
+        raise UserError(f"{path}: a grid has several seeds: change them as in seeds=[42,43]")
+    base = list(grid.base) if isinstance(grid.base, tuple) else grid.base
+    shared = merge({"base": base, **grid.config}, path)
+    cells = [cell for row in grid.rows for cell in _row_cells(grid, row, shared, path, others)]
     _refuse_twins(cells, path)
     return Grid(grid.name, tuple(cells), grid.baseline)
 
@@ -122,16 +129,14 @@ def _parse(values: dict[str, Any], path: Path, overrides: Sequence[str]) -> Grid
         raise UserError(f"{path}: " + "; ".join(explain(error, GridConfig))) from None
 
 
-def _row_cells(grid: GridConfig, row: str, path: Path, overrides: Sequence[str]) -> list[GridCell]:
-    shared = {"base": list(grid.base) if isinstance(grid.base, tuple) else grid.base, **grid.config}
-    cells = []
-    for seed in grid.seeds:
-        values = merge(shared, path, above=[grid.rows[row], {"seed": seed}], overrides=overrides)
-        config = _named(parse_config({**values, "name": "run"}, f"{path}: row {row!r}", overrides))
-        cells.append(GridCell(row, _seed(config), config))
-        if config.tuning.kind == "none":
-            break  # no seed changes a pretrained model
-    return cells
+def _row_cells(
+    grid: GridConfig, row: str, shared: dict[str, Any], path: Path, overrides: Sequence[str]
+) -> list[GridCell]:
+    values = merge(shared, path, above=[grid.rows[row]], overrides=overrides)
+    config = parse_config({**values, "name": "run"}, f"{path}: row {row!r}", overrides)
+    seeds = grid.seeds if config.tuning.kind != "none" else grid.seeds[:1]  # no seed changes a pretrained model
+    runs = [_named(config.model_copy(update={"seed": seed})) for seed in seeds]
+    return [GridCell(row, _seed(run), run) for run in runs]
 
 
 def _named(config: RunConfig) -> RunConfig:

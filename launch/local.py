@@ -32,8 +32,8 @@ class LocalExecutor:
         self._lock = Lock()
         self._stopped = False
 
-    def execute(self, plans: Sequence[CellPlan]) -> dict[GridCell, str]:
-        """Run the incomplete cells; return why cells failed, {} when all are complete."""
+    def execute(self, plans: Sequence[CellPlan]) -> list[tuple[GridCell, str]]:
+        """Run the incomplete cells; return those that failed and why."""
         todo = [planned.cell for planned in plans if not planned.complete]
         self._total = len(todo)
         pool = ThreadPoolExecutor(self.jobs)
@@ -44,7 +44,7 @@ class LocalExecutor:
             raise
         finally:
             pool.shutdown(cancel_futures=True)
-        return {cell: reason for cell, reason in zip(todo, reasons, strict=True) if reason}
+        return [(cell, reason) for cell, reason in zip(todo, reasons, strict=True) if reason]
 
     def _run(self, number: int, cell: GridCell) -> str:
         """Run one cell to its end; return why it failed, or ""."""

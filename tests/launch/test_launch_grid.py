@@ -41,6 +41,11 @@ def test_overrides_change_every_run_or_the_grid(tmp_path: Path) -> None:
     assert {cell.config.training.epochs for cell in grid.cells} == {3.0}
 
 
+def test_the_seed_of_a_grid_is_not_overridden_silently(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"seeds=\[42,43\]"):
+        load_grid(write_grid(tmp_path, tiny_grid(ROWS)), ["seed=7"])
+
+
 def test_a_run_configuration_is_a_grid_of_one(tmp_path: Path) -> None:
     config = tiny_grid({})["config"]
     grid = load_grid(write_grid(tmp_path, {"name": "one", "seed": 7, **config}))
@@ -66,6 +71,7 @@ def test_base_files_are_relative_to_the_grid(tmp_path: Path) -> None:
         ({"seeds": [1, 1]}, "twice"),
         ({"seeds": ["x"]}, "seeds.0"),
         ({"rows": {"A": {"name": "x"}}}, "name"),
+        ({"rows": {"A": {"seed": 1}}}, "seed"),
         ({"name": "a/b"}, "a/b"),
         ({"base": "absent.yaml"}, "absent.yaml"),
     ],

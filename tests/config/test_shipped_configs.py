@@ -1,0 +1,84 @@
+"""Every configuration that is shipped loads, and says what the paper says."""
+
+from pathlib import Path
+
+import pytest
+
+from launch.grid import Grid, load_grid
+from pipeline.config import RunConfig, load_config, read_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = ROOT / "configs"
+FILES = {str(path.relative_to(CONFIGS)): path for path in sorted(CONFIGS.rglob("*.yaml"))}
+PARTS = [name for name in FILES if name == "bitune/base.yaml" or "/models/" in name]
+WHOLE = [name for name in FILES if name not in PARTS]
+
+LEARNING_RATES = {  # Table 11: UltraFeedback, and the downstream tasks
+    "gemma_2b": (3e-4, 1e-3), "gemma_7b": (3e-4, 3e-4), "llama2_7b": (3e-4, 1e-3),
+    "llama3_8b": (3e-4, 1e-3), "phi_2": (3e-4, 1e-3),
+}  # fmt: skip
+EPOCHS = {"ultrafeedback": 3, "piqa": 1, "arc": 5, "csqa": 1, "siqa": 1, "gsm8k": 1}  # Table 10
+
+
+def with_bases(folder: Path, *names: str) -> RunConfig:
+    """A configuration with nothing of its own."""
+    path = folder / "run.yaml"
+    path.write_text(f"base: {[str(FILES[f'bitune/{name}.yaml']) for name in names]}\n", encoding="utf-8")
+    return load_config(path)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_it_loads(name: str) -> None:
+    assert load_grid(FILES[name]).cells
+
+
+def test_the_parts_load_under_a_setting(tmp_path: Path) -> None:
+    assert sorted(PARTS) == sorted(["bitune/base.yaml", *(f"bitune/models/{name}.yaml" for name in LEARNING_RATES)])
+    for name in LEARNING_RATES:
+        assert with_bases(tmp_path, "csqa", f"models/{name}").model.name.count("/") == 1
+
+
+@pytest.mark.parametrize("model", LEARNING_RATES)
+def test_learning_rates_are_those_of_table_11(tmp_path: Path, model: str) -> None:
+    instruction, downstream = LEARNING_RATES[model]
+    for setting in EPOCHS:
+        expected = instruction if setting == "ultrafeedback" else downstream
+        assert with_bases(tmp_path, setting, f"models/{model}").training.learning_rate == expected
+
+
+@pytest.mark.parametrize("setting", EPOCHS)
+def test_settings_are_those_of_the_paper(setting: str) -> None:
+    config = load_config(FILES[f"bitune/{setting}.yaml"])
+    assert config.training.epochs == EPOCHS[setting]
+    assert (config.training.batch_size, config.training.warmup_ratio, config.training.weight_decay) == (10, 0.1, 0)
+    assert (config.tuning.kind, config.tuning.rank, config.tuning.alpha) == ("lora", 8, 1)
+    assert (config.method.name, config.method.theta_init) == ("bitune", 0.01)
+
+
+def test_the_ablations_are_the_presets() -> None:
+    def methods(grid: Grid) -> dict[str, str]:
+        return {cell.row: cell.config.method.name for cell in grid.cells}
+
+    assert methods(load_grid(FILES["bitune/table5_components.yaml"])) == {
+        "LoRA": "causal", "Naive Bidir.": "naive_bidirectional", "No Mixing": "no_mixing",
+        "Only Causal": "only_causal", "Shared Weights": "shared_weights", "Bitune": "bitune",
+    }  # fmt: skip
+    thetas = load_grid(FILES["bitune/table15_theta.yaml"]).cells
+    assert sorted({cell.config.method.theta_init for cell in thetas}) == [0.001, 0.01, 0.1]
+
+
+def test_local_files_of_shipped_configurations_exist() -> None:
+    for name in WHOLE:
+        for cell in load_grid(FILES[name]).cells:
+            sources = [source.path for source in cell.config.data.sources] if cell.config.data else []
+            for path in [*sources, *cell.config.evaluation.data.values()]:
+                assert not path.startswith("examples/") or (ROOT / path).is_file(), f"{name}: {path}"
+
+
+def test_the_demo_is_as_large_as_promised() -> None:
+    grid = load_grid(FILES["quickstart.yaml"])
+    config = grid.cells[-1].config
+    assert {cell.seed for cell in grid.cells} == {None, 42, 43}
+    assert config.data is not None and (config.data.sources[0].limit or 0) >= 256
+    assert len(config.evaluation.tasks) == 4 and (config.evaluation.limit or 0) >= 60
+    assert len(read_yaml(FILES["quickstart.yaml"])["rows"]) == 3
