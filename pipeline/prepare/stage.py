@@ -90,7 +90,8 @@ class _Preparation:
             TextColumn("prepare {task.description}: {task.completed} rows"),
             TimeElapsedColumn(),
         )
-        with Progress(*columns, console=self.console, transient=True) as progress:
+        quiet = not self.console.is_terminal
+        with Progress(*columns, console=self.console, transient=True, disable=quiet) as progress:
             for source in self.sources:
                 task = progress.add_task(source.label, total=None)
                 form, chunks = self._open(source)
