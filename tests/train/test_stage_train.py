@@ -148,6 +148,15 @@ def test_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path, monkeypatch
     assert [row["step"] for row in read_metrics(folder.metrics)] == list(range(1, 7))
 
 
+def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(DualBranch, "losses", exhausted)
+    with pytest.raises(StageError, match=r"out of memory on the GPU: lower training.micro_batch_size"):
+        run(config_of(tmp_path / "runs"))
+
+
 def test_nan_names_step_and_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DualBranch, "_losses", lambda self, hidden, labels: hidden.sum(-1) * torch.nan)
     config = config_of(tmp_path / "runs", batch_size=1)
