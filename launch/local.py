@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from types import FrameType
 
 from launch.grid import GridCell
 from launch.plan import CellPlan, plan_cell
@@ -16,6 +17,10 @@ from pipeline.stages import Tell, failure, record_failure
 
 PARENT = "DUALTUNE_PARENT"
 """Environment variable with the process id of the launcher: its cells stop when it is gone."""
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 class LocalExecutor:
@@ -38,6 +43,7 @@ class LocalExecutor:
         self._total = len(todo)
         pool = ThreadPoolExecutor(self.jobs)
         try:
+            signal.signal(signal.SIGTERM, _exit)  # a batch system's time limit: the cells get it too, and save
             reasons = list(pool.map(self._run, range(1, len(todo) + 1), todo))
         except BaseException:
             self._stop()

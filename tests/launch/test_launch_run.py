@@ -33,8 +33,9 @@ def test_a_failing_run_stops_no_other_and_the_next_call_does_only_what_is_missin
     (broken,) = (file.parent for file in (tmp_path / "runs").glob("*/failed.json"))
     assert json.loads((broken / "failed.json").read_text(encoding="utf-8"))["stage"] == "prepare"
     assert str(late) in (broken / "log.txt").read_text(encoding="utf-8")
-    results = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/*/*.json*")}
-    assert len(results) == 6  # two evaluations with records; training result and metrics
+    files = [path for pattern in ("evaluate/*", "train/result.json") for path in tmp_path.glob(f"runs/*/{pattern}")]
+    results = {path: path.stat().st_mtime_ns for path in files}
+    assert len(results) == 5  # two evaluations with their records, one training
 
     row = {"instruction": "Name a colour.", "input": "", "output": "Blue."}
     late.write_text("\n".join([json.dumps(row)] * 4) + "\n", encoding="utf-8")
