@@ -13,7 +13,7 @@ from lm_eval.evaluator import evaluate as run_harness
 from rich.console import Console
 
 from pipeline.config import RunConfig, signature
-from pipeline.errors import UserError
+from pipeline.errors import StageError, UserError
 from pipeline.evaluate.catalogue import TASKS
 from pipeline.evaluate.fingerprint import (
     evaluation_signature,
@@ -97,6 +97,8 @@ def _score(task: str, config: RunConfig, folder: RunFolder, lm: BranchedLM, load
     lm.progress, lm.truncated = Shown(f"evaluate {task}", console), 0
     try:
         results = run_task(lm, loaded, config.evaluation.limit)
+    except torch.OutOfMemoryError as error:
+        raise StageError(f"task {task}: out of memory on the GPU: lower evaluation.max_batch_tokens") from error
     finally:
         lm.progress.close()
     found = records(loaded, results)
@@ -136,7 +138,10 @@ def save(task: str, folder: RunFolder, found: list[dict[str, Any]], outcome: dic
     Raises:
         StageError: a file can't be written.
     """
-    folder.evaluation(task).unlink(missing_ok=True)
+    try:
+        folder.evaluation(task).unlink(missing_ok=True)
+    except OSError as error:
+        raise StageError(f"{folder.evaluation(task)}: cannot be written ({error.strerror})") from error
     write_text(folder.samples(task), lines(found))
     write_json(folder.evaluation(task), outcome)
 
