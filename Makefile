@@ -1,5 +1,6 @@
 # make demo    set up, get a small real model, train LoRA and Bitune over two seeds, print the table (15 minutes)
 # make test    set up, check style and types, run the tests
+# make models  only get the model; make bench  only install what the benchmarks compare with; make clean
 #
 # Both can be stopped at any time and go on when called again. On a machine without an NVIDIA GPU, PyTorch's CPU
 # build saves gigabytes: give pip its index, which pytorch.org names, as in
@@ -13,14 +14,18 @@ BIN := $(VENV)/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: demo test lint clean help
+.PHONY: demo test lint models bench clean help
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '1,2s/^# //p' Makefile
+	@sed -n '1,3s/^# //p' Makefile
 
 demo: $(VENV)/demo.stamp $(MODEL)/ORIGIN.txt
 	@$(BIN)/dualtune run configs/quickstart.yaml
+
+models: $(MODEL)/ORIGIN.txt
+
+bench: $(VENV)/bench.stamp
 
 test: lint
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
