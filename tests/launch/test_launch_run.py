@@ -3,11 +3,15 @@
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from launch_inputs import dualtune, start, tiny_grid, write_grid
+
+from pipeline.run_folder import RunFolder
+from pipeline.stages import exclusive
 
 pytestmark = pytest.mark.slow
 
@@ -69,16 +73,27 @@ def wait_for(path: Path, pattern: str, seconds: float = 120) -> Path:
 
 
 def test_killed_in_the_middle_the_next_call_ends_with_the_same_table(tmp_path: Path) -> None:
-    grid = tiny_grid({"Bitune": {"method": "bitune"}, "LoRA": {}}, training={"checkpoint_every": 1, "epochs": 40})
+    rows: dict[str, dict[str, str]] = {"Bitune": {"method": "bitune"}, "Pretrained": {"tuning": "none"}}
+    grid = tiny_grid(rows, training={"checkpoint_every": 2, "epochs": 20})
     killed, straight = tmp_path / "killed", tmp_path / "straight"
     for folder in (killed, straight):
         folder.mkdir()
         write_grid(folder, grid)
+
     launcher = start("run", "grid.yaml", folder=killed)
-    wait_for(killed, "runs/*-bitune-*/train/checkpoints/step-*")
+    checkpoint = wait_for(killed, "runs/*-bitune-*/train/checkpoints/step-*")
+    run = checkpoint.parents[2]
+    os.kill(int((run / ".lock").read_text(encoding="utf-8")), signal.SIGKILL)
+    errors = launcher.communicate()[1]
+    assert launcher.returncode == 1
+    assert "failed: Bitune, seed 42: run: killed by SIGKILL" in errors
+    assert "killed by SIGKILL" in table(killed)
+
+    launcher = start("run", "grid.yaml", folder=killed)
+    wait_for(run, "train/checkpoints/step-*[!2]")  # a later one
     os.kill(launcher.pid, signal.SIGKILL)
     launcher.communicate()  # ends when the orphaned run, which holds the pipe, has ended too
-    assert not list(killed.glob("runs/*/train/result.json"))
+    assert not (run / "train" / "result.json").exists()
 
     again = dualtune("run", "grid.yaml", folder=killed)
     assert again.returncode == 0, again.stderr
@@ -88,18 +103,18 @@ def test_killed_in_the_middle_the_next_call_ends_with_the_same_table(tmp_path: P
     assert table(killed) == table(straight)
 
 
-def test_a_second_launcher_waits_for_the_run_folder(tmp_path: Path) -> None:
-    from pipeline.run_folder import RunFolder
-    from pipeline.stages import exclusive
+def test_a_second_process_waits_for_the_run_folder(tmp_path: Path) -> None:
+    folder, told, done = RunFolder(tmp_path), threading.Event(), threading.Event()
+    messages: list[str] = []
 
-    told: list[str] = []
-    with exclusive(RunFolder(tmp_path), told.append):
-        child = os.fork()
-        if child == 0:
-            with exclusive(RunFolder(tmp_path), lambda message: (tmp_path / "told").write_text(message) or None):
-                os._exit(0)
-        wait_for(tmp_path, "told", 10)
-        assert os.waitpid(child, os.WNOHANG) == (0, 0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert f"process {os.getpid()} is working on it" in (tmp_path / "told").read_text(encoding="utf-8")
-    assert told == []
+    def second() -> None:
+        with exclusive(folder, lambda message: (messages.append(message), told.set())[0]):
+            done.set()
+
+    with exclusive(folder, messages.append):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert told.wait(10) and not done.is_set()
+    thread.join(10)
+    assert done.is_set()
+    assert messages == [f"{tmp_path}: process {os.getpid()} is working on it, waiting"]
