@@ -61,8 +61,6 @@ def convert(gguf: Path, target: Path) -> None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / "ORIGIN.txt").write_text(ORIGIN, encoding="utf-8")
-        for file in folder.iterdir():
-            file.chmod(0o644)  # safetensors writes for the owner alone
 
 
 def main() -> int:

@@ -11,6 +11,9 @@ from typing import Any
 
 from pipeline.errors import StageError
 
+_UMASK = os.umask(0o022)  # it can only be read by setting it
+os.umask(_UMASK)
+
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
@@ -21,6 +24,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
+        _share(temporary)
         _sync(temporary)
         temporary.replace(path)
     except OSError as error:
@@ -35,10 +39,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder beside `path`; on success it replaces `path` whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    temporary.chmod(0o755)  # mkdtemp makes it private; results are shared with colleagues
     try:
         yield temporary
+        _share(temporary)
         for file in temporary.rglob("*"):
+            _share(file)
             _sync(file)
         if path.exists():
             old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
@@ -52,6 +57,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _sync(path.parent)
+
+
+def _share(path: Path) -> None:
+    """Temporary files are made private, and safetensors makes private ones too; results are for colleagues."""
+    path.chmod((0o777 if path.is_dir() else 0o666) & ~_UMASK)
 
 
 def _sync(path: Path) -> None:

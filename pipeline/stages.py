@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ def run_stage(stage: Stage, config: RunConfig, folder: RunFolder) -> Any:
 def run_missing(config: RunConfig, folder: RunFolder, tell: Tell, stages: tuple[Stage, ...] | None = None) -> None:
     """Run the incomplete ones of `stages` (default: all this run needs), saying of each what happens."""
     with exclusive(folder, tell):
+        for leftover in folder.root.glob(f".{folder.model.name}.*"):
+            shutil.rmtree(leftover)  # of a save that was killed
         folder.create(config)
         for stage in stages or stages_of(config):
             found = state(stage, config, folder)
