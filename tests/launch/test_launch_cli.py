@@ -43,7 +43,7 @@ def error_of(capsys: pytest.CaptureFixture[str], arguments: list[str], status: i
         (["config", "show", "CONFIG", "method=bitun"], "bitun"),
         (["config", "shwo"], "shwo"),
         (["report", "absent"], "absent"),
-        (["generate", "absent", "--prompt", " "], "prompt"),
+        (["generate", "absent"], "--prompt"),
     ],
 )
 def test_mistakes_exit_with_2_and_one_line(
