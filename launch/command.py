@@ -28,7 +28,7 @@ def run_grid(grid: Grid, jobs: int, dry_run: bool, with_report: bool, tell: Tell
     """
     plans = plan(grid)
     if len(plans) > 1 or dry_run:
-        console().print(table(plans))
+        console(width=1000).print(table(plans))
         tell(summary(plans))
     if dry_run:
         return 0
@@ -76,7 +76,7 @@ def report_folders(folders: Sequence[Path], output: Path | None) -> None:
     )
 
 
-def console() -> Console:
-    """The terminal; wide where there is none, so that redirected tables don't wrap."""
+def console(width: int = 200) -> Console:
+    """The terminal; where there is none, `width` columns, so that redirected tables don't wrap."""
     found = Console()
-    return found if found.is_terminal else Console(width=200)
+    return found if found.is_terminal else Console(width=width)
