@@ -157,6 +157,8 @@ def exclusive(folder: RunFolder, tell: Tell) -> Iterator[None]:
             lock.seek(0)
             tell(f"{folder.root}: process {lock.read().strip() or '?'} is working on it, waiting")
             fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:  # some cluster file systems are mounted without locks
+            tell(f"{folder.root}: cannot be locked ({error.strerror}): make sure that no one else works on it")
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()

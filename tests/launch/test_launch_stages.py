@@ -1,5 +1,6 @@
 """What is left behind in a run folder: permissions, leftovers of kills, records of failures."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -40,6 +41,16 @@ def test_what_a_killed_save_left_is_removed(config: RunConfig, monkeypatch: pyte
     stages.run_missing(config, folder, told.append)
     assert told == [f"{stage}: complete, skipped" for stage in stages.STAGES]
     assert not leftover.exists()
+
+
+def test_a_file_system_without_locks_is_only_warned_of(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(stages.fcntl, "flock", refuse)
+    told: list[str] = []
+    with stages.exclusive(RunFolder.of(config), told.append):
+        assert len(told) == 1 and "cannot be locked" in told[0]
 
 
 def test_success_clears_the_record_of_a_failure(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
