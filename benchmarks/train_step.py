@@ -1,6 +1,6 @@
 """Time of one training step: Bitune against plain causal, and plain causal against TRL's SFTTrainer.
 
-    make models bench && .venv/bin/python benchmarks/train_step.py
+    make bench && .venv/bin/python benchmarks/train_step.py
 
 SmolLM2-135M, float32, LoRA rank 8 on all linear layers, 2 threads; forward, backward, clipping and AdamW.
 What is compared runs in turn, and medians of the pairwise ratios are printed, beside the ratio of tokens
@@ -20,6 +20,8 @@ from rich.table import Table
 
 from pipeline.model import Batch, DualBranch, build_model, load_tokenizer
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
+from pipeline.train.config import TrainingConfig
+from pipeline.train.schedule import make_optimizer
 
 QUESTIONS = Path("examples/data/commonsense_qa_train.jsonl")
 LORA = TuningConfig(kind="lora", rank=8, alpha=16)
@@ -87,7 +89,7 @@ def question_rows(config: ModelConfig, count: int = 64) -> list[tuple[list[int],
 def step_of(model: DualBranch, batch: Batch, labels: torch.Tensor) -> Step:
     """A whole training step on one batch."""
     parameters = list(model.trainable().values())
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.0)
+    optimizer = make_optimizer(parameters, TrainingConfig(), model.device)
 
     def step() -> float:
         start = time.perf_counter()

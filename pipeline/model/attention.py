@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -109,12 +109,16 @@ def _attend_answers(
 ) -> Tensor:
     """Each answer sees its whole prompt, then itself causally."""
     segments = layout.answers
-    keys, values = segments.pad(key), segments.pad(value)
-    if layout.prompts.total > 0:
-        keys = torch.cat([_of_owner(layout, prompt_key), keys], dim=2)
-        values = torch.cat([_of_owner(layout, prompt_value), values], dim=2)
-    mask = layout.answer_mask()
-    return segments.unpad(_sdpa(segments.pad(query), keys, values, mask, mask is None, options))
+    queries, keys, values = segments.pad(query), segments.pad(key), segments.pad(value)
+    if layout.prompts.total == 0:
+        return segments.unpad(_sdpa(queries, keys, values, None, True, options))
+    keys = torch.cat([_of_owner(layout, prompt_key), keys], dim=2)
+    values = torch.cat([_of_owner(layout, prompt_value), values], dim=2)
+    if not layout.answers_dominate:
+        return segments.unpad(_sdpa(queries, keys, values, layout.answer_mask(), False, options))
+    idle = layout.prompts.longest  # queries in the prompt's place make the causal flag's square
+    block = _sdpa(pad(queries, (0, 0, idle, 0)), keys, values, None, True, options)
+    return segments.unpad(block[:, :, idle:])
 
 
 def _of_owner(layout: Layout, rows: Tensor) -> Tensor:

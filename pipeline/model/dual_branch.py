@@ -7,18 +7,14 @@ from typing import Any
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from pipeline.errors import UserError
 from pipeline.model.batch import Batch
 from pipeline.model.branches import BranchedLayer
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
+from pipeline.model.head import token_losses, token_scores
 from pipeline.model.layout import Layout, lay_out
-
-LOGITS_PER_CHUNK = 2**24
-"""Logits made at a time: 64 MiB in float32, however long the answers and large the vocabulary."""
 
 
 class DualBranch(nn.Module):
@@ -94,33 +90,14 @@ class DualBranch(nn.Module):
     def losses(self, batch: Batch, labels: Tensor) -> Tensor:
         """Negative log-likelihood of each label, float32 [answer rows]; differentiable.
 
-        Logits are made in chunks and recomputed in the backward pass, so that those of large vocabularies
-        never dominate memory.
+        Logits are made in chunks; see `pipeline.model.head`.
         """
-        hidden, labels = self(batch), labels.to(self.device)
-        size = self._rows_per_chunk()
-        if len(hidden) <= size:
-            return self._losses(hidden, labels)
-        chunks = zip(hidden.split(size), labels.split(size), strict=True)
-        return torch.cat([checkpoint(self._losses, *chunk, use_reentrant=False) for chunk in chunks])  # type: ignore[misc]
-
-    def _losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(self.logits(hidden).float(), labels, reduction="none")
+        return token_losses(self.model.get_output_embeddings(), self(batch), labels.to(self.device))
 
     @torch.no_grad()
     def score(self, batch: Batch, labels: Tensor) -> tuple[Tensor, Tensor]:
         """(negative log-likelihood of each label, is the label the most likely token), both [answer rows]."""
-        hidden, labels = self(batch), labels.to(self.device)
-        size = self._rows_per_chunk()
-        losses, hits = [], []
-        for rows, targets in zip(hidden.split(size), labels.split(size), strict=True):
-            logits = self.logits(rows).float()
-            losses.append(cross_entropy(logits, targets, reduction="none"))
-            hits.append(logits.argmax(dim=-1) == targets)
-        return torch.cat(losses), torch.cat(hits)
-
-    def _rows_per_chunk(self) -> int:
-        return max(1, LOGITS_PER_CHUNK // int(self.model.config.vocab_size))
+        return token_scores(self.model.get_output_embeddings(), self(batch), labels.to(self.device))
 
     def generate(self, prompts: Sequence[Sequence[int]], max_new_tokens: int, **options: Any) -> list[list[int]]:
         """Continue prompts; see `pipeline.model.generation.generate`."""

@@ -82,7 +82,7 @@ class Layout:
     answer_rows: Tensor | slice
     """Rows of the causal stream whose outputs are the answers' hidden states."""
     recorder: dict[int, tuple[Tensor, Tensor]] | None = None
-    _masks: dict[str, Tensor | None] = field(default_factory=dict)
+    _masks: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def prompt_rows(self) -> int:
@@ -113,10 +113,13 @@ class Layout:
                 self._masks[name] = (rule & valid[:, None, :] | ~valid[:, :, None])[:, None]
         return self._masks[name]
 
-    def answer_mask(self) -> Tensor | None:
+    @property
+    def answers_dominate(self) -> bool:
+        """Is half of (prompt + answer)^2, which a kernel with a causal flag computes, less than what the mask costs?"""
+        return self.prompts.is_even and self.prompts.longest <= self.answers.longest
+
+    def answer_mask(self) -> Tensor:
         """Boolean [answers, 1, longest answer, longest prompt + longest answer]: its prompt, then itself causally."""
-        if self.prompts.total == 0:
-            return None
         if "answer" not in self._masks:
             length, device = self.answers.longest, self.answers.device
             own = PATTERNS["causal"].mask(length, device).expand(self.answers.count, 1, length, length)

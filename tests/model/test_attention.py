@@ -14,7 +14,9 @@ from pipeline.model.patterns import PATTERNS
 HEADS, KEY_HEADS, DIM = 4, 2, 8
 BATCHES = {
     "one": ([(5, 3)], None),
+    "one of a long answer": ([(3, 7)], None),
     "even": ([(4, 2), (4, 2)], None),
+    "even prompts of long answers": ([(2, 6), (2, 3)], None),
     "ragged": ([(7, 1), (2, 4), (1, 2), (6, 6)], None),
     "empty prompts": ([(0, 2), (3, 1), (0, 4)], None),
     "only empty prompts": ([(0, 2), (0, 3)], None),

@@ -145,14 +145,6 @@ def test_gradient_checkpointing_changes_no_gradient(method: str, tuning: str) ->
         torch.testing.assert_close(gradient, plain[name], atol=0, rtol=0)
 
 
-def test_chunked_losses_equal_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts, answers = samples(LENGTHS["ragged"])
-    whole = gradients(tiny_model(), prompts, answers)
-    monkeypatch.setattr("pipeline.model.dual_branch.LOGITS_PER_CHUNK", 61 * 4)
-    for name, gradient in gradients(tiny_model(), prompts, answers).items():
-        torch.testing.assert_close(gradient, whole[name], atol=1e-7, rtol=1e-5)
-
-
 def test_no_tensor_holds_logits_of_prompt_tokens() -> None:
     model = tiny_model()
     prompts, answers = samples([(40, 2)])
