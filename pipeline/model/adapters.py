@@ -31,14 +31,19 @@ def target_names(model: nn.Module, leaves: tuple[str, ...]) -> list[str]:
     linear = [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear) and ".layers." in f".{name}"
     ]
-    known = {name.rpartition(".")[2] for name in linear}
+    known = {_leaf(name) for name in linear}
     unknown = sorted(set(leaves) - known)
     if unknown:
         raise UserError(
             f"tuning.target_modules = {', '.join(unknown)}: the model has no such linear modules; "
             f"it has {', '.join(sorted(known))}"
         )
-    return [name for name in linear if not leaves or name.rpartition(".")[2] in leaves]
+    return [name for name in linear if not leaves or _leaf(name) in leaves]
+
+
+def _leaf(name: str) -> str:
+    """`q_proj`, also of the two parts of a `BranchedLinear`."""
+    return name.removesuffix(".causal").removesuffix(".prompt").rpartition(".")[2]
 
 
 def _peft_config(tuning: TuningConfig, names: list[str], seed: int) -> peft.PeftConfig:

@@ -5,7 +5,7 @@ of the model's forward: so the layout of the batch and the features of the promp
 """
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ def attend(
     scaling: float | None = None,
     layout: Layout | None = None,
     exchange: Exchange | None = None,
-    in_branch: bool = False,
+    stream: Literal["causal", "prompt", "both"] = "causal",
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one stream of one layer.
@@ -50,35 +50,57 @@ def attend(
         query: [1, heads, rows, head dim]; key, value: the same with the key/value heads.
         layout: of the batch; None in decoding steps, which are those of the unmodified model.
         exchange: keys and values of the prompt branch; None where the method has no such branch.
-        in_branch: these are the rows of the prompt branch.
+        stream: whose rows these are; both: the causal stream's, then the prompt branch's.
 
     Returns:
         [1, rows, heads, head dim], and None in place of attention weights.
     """
     if layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-    options = {"dropout_p": dropout, "scale": scaling}
-    if in_branch:
-        assert exchange is not None and layout.second is not None
-        exchange.features = [key, value]
-        if exchange.is_last:
-            return query.transpose(1, 2), None
-        return _attend_prompts(layout, layout.second, query, key, value, options), None
-    rows = [layout.prompt_rows, layout.answers.total]
-    prompt_query, answer_query = query.split(rows, dim=2)
-    (prompt_key, answer_key), (prompt_value, answer_value) = key.split(rows, dim=2), value.split(rows, dim=2)
-    outputs = []
-    if layout.first is not None and layout.prompt_rows > 0:
-        outputs.append(_attend_prompts(layout, layout.first, prompt_query, prompt_key, prompt_value, options))
-    if exchange is not None:
-        prompt_key, prompt_value = _read_features(layout, exchange, prompt_key, prompt_value)
-    if layout.recorder is not None:
-        layout.recorder[cast(int, module.layer_idx)] = (prompt_key, prompt_value)
-    outputs.append(_attend_answers(layout, answer_query, prompt_key, answer_key, prompt_value, answer_value, options))
+    call = Call(layout, exchange, {"dropout_p": dropout, "scale": scaling}, cast(int, module.layer_idx))
+    if stream == "prompt":
+        return _attend_branch(call, query, key, value), None
+    rows = [layout.prompt_rows, layout.answers.total, layout.branch_rows if stream == "both" else 0]
+    prompt, answer, branch = zip(*(part.split(rows, dim=2) for part in (query, key, value)), strict=True)
+    # The branch comes first: the causal stream reads its features.
+    outputs = [_attend_branch(call, *branch)] if stream == "both" else []
+    outputs = [*_attend_causal(call, prompt, answer), *outputs]
     return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0], None
 
 
-def _read_features(layout: Layout, exchange: Exchange, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+@dataclass
+class Call:
+    """What one attention call needs beside queries, keys and values."""
+
+    layout: Layout
+    exchange: Exchange | None
+    options: dict[str, Any]
+    layer: int
+
+
+def _attend_branch(call: Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    assert call.exchange is not None and call.layout.second is not None
+    call.exchange.features = [key, value]
+    if call.exchange.is_last:
+        return query.transpose(1, 2)
+    return _attend_prompts(call, call.layout.second, query, key, value)
+
+
+def _attend_causal(call: Call, prompt: tuple[Tensor, ...], answer: tuple[Tensor, ...]) -> list[Tensor]:
+    """Prompt rows (if the method has any here) by the first pattern, and answer rows."""
+    layout = call.layout
+    _, prompt_key, prompt_value = prompt
+    outputs = []
+    if layout.first is not None and layout.prompt_rows > 0:
+        outputs.append(_attend_prompts(call, layout.first, *prompt))
+    if call.exchange is not None:
+        prompt_key, prompt_value = _read_features(call.exchange, prompt_key, prompt_value)
+    if layout.recorder is not None:
+        layout.recorder[call.layer] = (prompt_key, prompt_value)
+    return [*outputs, _attend_answers(call, prompt_key, prompt_value, *answer)]
+
+
+def _read_features(exchange: Exchange, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values of the prompt that answers read: those of the branch, mixed with the stream's own."""
     branch_key, branch_value = exchange.features
     if exchange.mixing is None:
@@ -86,38 +108,30 @@ def _read_features(layout: Layout, exchange: Exchange, key: Tensor, value: Tenso
     return exchange.mixing(key, branch_key, value, branch_value)
 
 
-def _attend_prompts(
-    layout: Layout, pattern: Pattern, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
-) -> Tensor:
-    segments = layout.prompts
+def _attend_prompts(call: Call, pattern: Pattern, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    segments = call.layout.prompts
     # Padding lies behind the tokens, where a causal row never looks: no mask is needed.
     block = _sdpa(
         segments.pad(query), segments.pad(key), segments.pad(value),
-        layout.prompt_mask(pattern), pattern.is_causal, options,
+        call.layout.prompt_mask(pattern), pattern.is_causal, call.options,
     )  # fmt: skip
     return segments.unpad(block)
 
 
 def _attend_answers(
-    layout: Layout,
-    query: Tensor,
-    prompt_key: Tensor,
-    key: Tensor,
-    prompt_value: Tensor,
-    value: Tensor,
-    options: dict[str, Any],
+    call: Call, prompt_key: Tensor, prompt_value: Tensor, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
     """Each answer sees its whole prompt, then itself causally."""
-    segments = layout.answers
+    layout, segments = call.layout, call.layout.answers
     queries, keys, values = segments.pad(query), segments.pad(key), segments.pad(value)
     if layout.prompts.total == 0:
-        return segments.unpad(_sdpa(queries, keys, values, None, True, options))
+        return segments.unpad(_sdpa(queries, keys, values, None, True, call.options))
     keys = torch.cat([_of_owner(layout, prompt_key), keys], dim=2)
     values = torch.cat([_of_owner(layout, prompt_value), values], dim=2)
     if not layout.answers_dominate:
-        return segments.unpad(_sdpa(queries, keys, values, layout.answer_mask(), False, options))
+        return segments.unpad(_sdpa(queries, keys, values, layout.answer_mask(), False, call.options))
     idle = layout.prompts.longest  # queries in the prompt's place make the causal flag's square
-    block = _sdpa(pad(queries, (0, 0, idle, 0)), keys, values, None, True, options)
+    block = _sdpa(pad(queries, (0, 0, idle, 0)), keys, values, None, True, call.options)
     return segments.unpad(block[:, :, idle:])
 
 

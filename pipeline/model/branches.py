@@ -8,25 +8,54 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from pipeline.model.attention import Exchange
-from pipeline.model.config import MethodConfig
+from pipeline.model.config import MethodConfig, TuningConfig
 from pipeline.model.layout import Layout
+from pipeline.model.linears import CausalRows, branch_linears
 from pipeline.model.mixing import Mixing
 
 
 class BranchedLayer(GradientCheckpointingLayer):
-    """One decoder layer for the causal stream and one for the prompt branch.
+    """A decoder layer that takes the causal stream of all samples, followed by the rows of the prompt branch.
 
-    Its input is the causal stream of all samples followed by the rows of the prompt branch. The branch runs
-    first; inside the attention of the causal stream, answers read the prompt's mixed keys and values.
+    Answers read the prompt's mixed keys and values inside the attention of the causal stream.
     Without a layout (decoding) it is the layer of the causal stream alone.
     """
 
-    def __init__(self, causal: nn.Module, prompt: nn.Module | None, mixing: Mixing | None, is_last: bool) -> None:
+    def __init__(self, causal: nn.Module, mixing: Mixing | None) -> None:
         super().__init__()
         self.causal = causal
-        self.prompt = prompt
-        """None where the branch shares the weights of the causal stream."""
         self.mixing = mixing
+
+
+class JointLayer(BranchedLayer):
+    """Both streams pass through one layer at once: what they share (all but the adapters) is computed once.
+
+    `rows` tells the layer's `BranchedLinear`s how many of the rows belong to the causal stream.
+    """
+
+    def __init__(self, causal: nn.Module, mixing: Mixing | None, rows: CausalRows) -> None:
+        super().__init__(causal, mixing)
+        self.rows = rows
+
+    def forward(self, hidden_states: Tensor, layout: Layout | None = None, **kwargs: Any) -> Tensor:
+        """[1, causal rows + branch rows, width] -> the same."""
+        self.rows.count = None if layout is None else layout.causal_rows
+        if layout is not None:
+            kwargs |= {"layout": layout, "exchange": Exchange(self.mixing), "stream": "both"}
+        output: Tensor = self.causal(hidden_states, **kwargs)
+        return output
+
+
+class SplitLayer(BranchedLayer):
+    """Each stream passes through a layer of its own, the prompt branch first.
+
+    Args:
+        prompt: the branch's layer; None where it shares the weights of the causal stream.
+    """
+
+    def __init__(self, causal: nn.Module, mixing: Mixing | None, prompt: nn.Module | None, is_last: bool) -> None:
+        super().__init__(causal, mixing)
+        self.prompt = prompt
         self.is_last = is_last
 
     def forward(
@@ -38,21 +67,19 @@ class BranchedLayer(GradientCheckpointingLayer):
     ) -> Tensor:
         """[1, causal rows + branch rows, width] -> the same; causal rows only in the last layer."""
         if layout is None:
-            return self.causal(hidden_states, position_embeddings=position_embeddings, **kwargs)
+            output: Tensor = self.causal(hidden_states, position_embeddings=position_embeddings, **kwargs)
+            return output
         assert position_embeddings is not None
         rows = [layout.causal_rows, layout.branch_rows]
         causal, prompt = hidden_states.split(rows, dim=1)
         causal_places, prompt_places = zip(*(part.split(rows, dim=1) for part in position_embeddings), strict=True)
-        exchange = Exchange(self.mixing, self.is_last)
-        kwargs |= {"layout": layout, "exchange": exchange}
-        prompt = self._prompt_layer()(prompt, position_embeddings=prompt_places, in_branch=True, **kwargs)
+        kwargs |= {"layout": layout, "exchange": Exchange(self.mixing, self.is_last)}
+        prompt = self._prompt_layer()(prompt, position_embeddings=prompt_places, stream="prompt", **kwargs)
         causal = self.causal(causal, position_embeddings=causal_places, **kwargs)
         return causal if self.is_last else torch.cat([causal, prompt], dim=1)
 
     def _prompt_layer(self) -> nn.Module:
-        if self.prompt is not None:
-            return self.prompt
-        return KeyValueLayer.of(self.causal) if self.is_last else self.causal
+        return KeyValueLayer.of(self.causal) if self.prompt is None else self.prompt
 
 
 class NoQuery(nn.Module):
@@ -97,20 +124,28 @@ def _keep(name: str, module: nn.Module | None) -> nn.Module | None:
     return module if name.startswith(("k_", "v_")) else nn.Identity()
 
 
-def add_branches(layers: nn.ModuleList, method: MethodConfig, share_base: bool) -> None:
+def add_branches(layers: nn.ModuleList, method: MethodConfig, tuning: TuningConfig) -> None:
     """Replace each decoder layer by a `BranchedLayer`, in place, if the method has a prompt branch of its own rows.
 
-    Args:
-        share_base: the branch's layers share the base parameters (PEFT adds what differs); else they are copies.
+    Full finetuning copies the layers. Otherwise the base weights are shared, and all layers but the last are joint:
+    the last layer's branch is needed for its keys and values only.
     """
     if len(method.branches) == 1 and method.branches[0].weights == "answer":
         return
     owns_weights = method.branches[-1].weights == "own"
+    copies = owns_weights and tuning.kind == "full"
     for index, layer in enumerate(layers):
         is_last = index == len(layers) - 1
         mixing = Mixing(method.theta_init, next(layer.parameters()).device) if len(method.branches) == 2 else None
-        prompt = _copy(KeyValueLayer.of(layer) if is_last else layer, share_base) if owns_weights else None
-        layers[index] = BranchedLayer(layer, prompt, mixing, is_last)
+        if copies or is_last:
+            source = KeyValueLayer.of(layer) if is_last else layer
+            prompt = _copy(source, share_base=not copies) if owns_weights else None
+            layers[index] = SplitLayer(layer, mixing, prompt, is_last)
+        else:
+            rows = CausalRows()
+            if owns_weights and tuning.kind != "none":
+                branch_linears(layer, tuning.target_modules, rows, is_lora=tuning.kind == "lora")
+            layers[index] = JointLayer(layer, mixing, rows)
 
 
 def _copy(layer: nn.Module, share_base: bool) -> nn.Module:

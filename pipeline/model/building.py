@@ -34,7 +34,7 @@ def assemble(
     attention.register()
     base.set_attn_implementation(attention.NAME)
     has_adapters = tuning.kind not in ("none", "full")
-    add_branches(decoder_layers(base), method, share_base=tuning.kind != "full")
+    add_branches(decoder_layers(base), method, tuning)
     adapters = None
     if has_adapters:
         with torch.random.fork_rng(devices=[]):
@@ -68,7 +68,7 @@ def _checkpoint_activations(dual: DualBranch) -> None:
     dual.model.gradient_checkpointing_enable({"use_reentrant": False})
     for layer in dual.modules():
         if isinstance(layer, BranchedLayer):
-            for inner in (layer.causal, layer.prompt):
+            for inner in layer.children():
                 if isinstance(inner, GradientCheckpointingLayer):
                     inner.gradient_checkpointing = False
 

@@ -102,10 +102,11 @@ def test_attention_equals_the_plain_rule(preset: str, name: str, monkeypatch: py
     mixing.theta_key.data.fill_(-0.02)
     mixing.theta_value.data.fill_(0.005)
     module = torch.nn.Module()
+    module.layer_idx = 0
     expected = reference(batch, layout, method, causal, branch, mixing)
     exchange = Exchange(mixing if len(method.branches) == 2 else None) if branch else None
     if branch:
-        attend(module, *branch, None, layout=layout, exchange=exchange, in_branch=True)
+        attend(module, *branch, None, layout=layout, exchange=exchange, stream="prompt")
     output, _ = attend(module, *causal, None, layout=layout, exchange=exchange)
     rows = slice(0, layout.causal_rows)
     torch.testing.assert_close(output[0, rows], expected, atol=1e-12, rtol=1e-10)
@@ -124,9 +125,9 @@ def test_rows_of_the_prompt_branch_follow_their_pattern(pattern: str, name: str)
     branches = [{"pattern": "causal"}, {"pattern": pattern, "weights": "own"}]
     layout = lay_out(make_batch(name), MethodConfig(name="two", branches=branches))
     query, key, value = random_rows(layout.branch_rows, 4)
-    output, _ = attend(
-        torch.nn.Module(), query, key, value, None, layout=layout, exchange=Exchange(None), in_branch=True
-    )
+    module = torch.nn.Module()
+    module.layer_idx = 0
+    output, _ = attend(module, query, key, value, None, layout=layout, exchange=Exchange(None), stream="prompt")
     for span in spans(tuple(layout.prompts.lengths)):
         mask = PATTERNS[pattern].mask(span.stop - span.start)
         expected = plain(query[0][:, span], key[0][:, span], value[0][:, span], mask)

@@ -79,7 +79,7 @@ def test_theta_zero_is_plain_causal(tuning: str) -> None:
 def copy_causal_stream(source: DualBranch, target: DualBranch) -> None:
     stream = {name.replace(".causal.", "."): tensor for name, tensor in source.state_dict().items()}
     result = target.load_state_dict(stream, strict=False)
-    assert not result.missing_keys
+    assert not set(result.missing_keys) & target.trainable().keys()  # the base weights are equal already
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.003, -0.5, 100.0])

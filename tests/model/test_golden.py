@@ -39,12 +39,19 @@ def golden_model(name: str) -> tuple[DualBranch, dict[str, torch.Tensor]]:
 
 
 def our_name(parameters: dict[str, torch.nn.Parameter], theirs: str) -> str | None:
-    """`causal.model.layers.0.mlp.up_proj.lora_A.weight` -> the name of that adapter here, None if dead weight."""
+    """`causal.model.layers.0.mlp.up_proj.lora_A.weight` -> the name of that adapter here, None if dead weight.
+
+    It is `layers.0.causal.mlp.up_proj.causal.lora_A...` in joint layers, `layers.1.causal.mlp.up_proj.lora_A...` in
+    the last one, and the plain name in methods without a prompt branch.
+    """
     branch, _, rest = theirs.partition(".")
-    prefix, layer, module = rest.split(".", 3)[:2], rest.split(".")[2], rest.split(".", 3)[3]
-    module = module.replace(".weight", ".default.weight") if module.endswith("weight") else f"{module}.default"
-    places = (f"{branch}.{module}", module) if branch == "causal" else (f"{branch}.{module}",)
-    names = [f"model.{'.'.join(prefix)}.{layer}.{place}" for place in places]
+    _, _, layer, block, linear, adapter, *_ = rest.split(".")
+    adapter += ".default.weight" if rest.endswith("weight") else ".default"
+    plain = f"{block}.{linear}.{adapter}"
+    places = [f"causal.{block}.{linear}.{branch}.{adapter}", f"{branch}.{plain}"]
+    if branch == "causal":
+        places += [f"causal.{plain}", plain]
+    names = [f"model.model.layers.{layer}.{place}" for place in places]
     return next((name for name in names if name in parameters), None)
 
 
