@@ -93,6 +93,7 @@ def check_family(model: ModelConfig) -> None:
     Raises:
         UserError: no such model, or not one of `FAMILIES`.
     """
+    refuse_missing_folder(model)
     try:
         config = AutoConfig.from_pretrained(
             model.name, revision=model.revision, trust_remote_code=model.trust_remote_code
@@ -107,6 +108,7 @@ def check_family(model: ModelConfig) -> None:
 
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
     """The tokenizer that belongs to the base model."""
+    refuse_missing_folder(model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             model.name, revision=model.revision, trust_remote_code=model.trust_remote_code
@@ -115,6 +117,21 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
         raise not_found(model, error) from error
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
+
+
+def refuse_missing_folder(model: ModelConfig) -> None:
+    """A name that can only be meant as a local folder is not looked for on the hub, which takes long when offline.
+
+    Raises:
+        UserError: it is not there.
+    """
+    path = Path(model.name).expanduser()
+    is_local = path.is_absolute() or model.name.count("/") > 1 or model.name.startswith((".", "~"))
+    beside = path.parent != Path() and path.parent.is_dir()
+    if (is_local or beside) and not path.is_dir():
+        known = sorted(folder.name for folder in path.parent.glob("*/")) if path.parent.is_dir() else []
+        advice = f"{path.parent} has {', '.join(known)}" if known else f"{path.parent} holds no folders"
+        raise UserError(f"model.name = {model.name!r}: no such folder; {advice}")
 
 
 def not_found(model: ModelConfig, error: Exception) -> UserError:

@@ -140,9 +140,9 @@ def test_weights_that_are_not_finite_are_not_saved(base: ModelConfig, tmp_path: 
 
 def test_unknown_models_are_named(tmp_path: Path) -> None:
     causal = MethodConfig.model_validate("causal")
-    with pytest.raises(UserError, match=r"no such folder"):
-        build_model(ModelConfig(name=str(tmp_path / "nothing")), causal, TuningConfig(), 0)
     (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"nothing': no such folder; .* has empty"):
+        build_model(ModelConfig(name=str(tmp_path / "nothing")), causal, TuningConfig(), 0)
     with pytest.raises(UserError, match=r"empty.*no usable model"):
         build_model(ModelConfig(name=str(tmp_path / "empty")), causal, TuningConfig(), 0)
     (tmp_path / "gpt2").mkdir()
