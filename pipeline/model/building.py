@@ -65,7 +65,7 @@ def _set_trainable(dual: DualBranch) -> None:
 
 def _checkpoint_activations(dual: DualBranch) -> None:
     """Recompute layers in the backward pass: whole branched layers, not the layers inside them once more."""
-    dual.model.gradient_checkpointing_enable({"use_reentrant": False})
+    dual.model.activation_checkpointing_enable({"use_reentrant": False})
     for layer in dual.modules():
         if isinstance(layer, BranchedLayer):
             for inner in layer.children():

@@ -158,7 +158,7 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_nan_names_step_and_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DualBranch, "_losses", lambda self, hidden, labels: hidden.sum(-1) * torch.nan)
+    monkeypatch.setattr(DualBranch, "losses", lambda self, batch, labels: self(batch).sum(-1) * torch.nan)
     config = config_of(tmp_path / "runs", batch_size=1)
     with pytest.raises(StageError, match=r"^step 1: the loss is nan, from the samples rows.jsonl:\d$"):
         run(config)
