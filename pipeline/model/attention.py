@@ -144,9 +144,13 @@ def _of_owner(layout: Layout, rows: Tensor) -> Tensor:
 def _sdpa(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, options: dict[str, Any]
 ) -> Tensor:
-    return scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=is_causal, enable_gqa=query.shape[1] != key.shape[1], **options
-    )
+    options = {"attn_mask": mask, "is_causal": is_causal, "enable_gqa": query.shape[1] != key.shape[1], **options}
+    if query.device.type != "cpu" or query.dtype == torch.float64:
+        return scaled_dot_product_attention(query, key, value, **options)
+    # On CPUs the backward pass of this kernel is several times slower in bfloat16 than in float32.
+    with torch.autocast("cpu", enabled=False):
+        output = scaled_dot_product_attention(query.float(), key.float(), value.float(), **options)
+    return output.to(value.dtype)
 
 
 def register() -> None:

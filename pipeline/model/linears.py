@@ -51,7 +51,8 @@ class BranchedLinear(nn.Module):
         adapters = (self.causal, self.prompt)
         down = torch.cat([adapter.lora_A[ADAPTER].weight for adapter in adapters])
         up = torch.cat([adapter.lora_B[ADAPTER].weight for adapter in adapters], dim=1)
-        narrow = linear(self.causal.lora_dropout[ADAPTER](inputs.to(down.dtype)), down)
+        is_cast = torch.is_autocast_enabled(inputs.device.type)
+        narrow = linear(self.causal.lora_dropout[ADAPTER](inputs if is_cast else inputs.to(down.dtype)), down)
         mask = narrow.new_full(narrow.shape, self.causal.scaling[ADAPTER])
         rank = narrow.shape[-1] // 2
         mask[:, :count, rank:] = 0
