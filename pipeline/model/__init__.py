@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.model.batch import Batch
-    from pipeline.model.building import build_model, check_family, load_tokenizer
+    from pipeline.model.building import build_model, check_length, load_tokenizer
     from pipeline.model.dual_branch import DualBranch
 
 _HOMES = {
     "Batch": "batch",
     "DualBranch": "dual_branch",
     "build_model": "building",
-    "check_family": "building",
+    "check_length": "building",
     "load_tokenizer": "building",
 }
 
-__all__ = ["Batch", "DualBranch", "build_model", "check_family", "load_tokenizer"]
+__all__ = ["Batch", "DualBranch", "build_model", "check_length", "load_tokenizer"]
 
 
 def __getattr__(name: str) -> Any:

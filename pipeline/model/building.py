@@ -4,7 +4,14 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from pipeline.errors import UserError
@@ -87,8 +94,8 @@ def load_base(model: ModelConfig, tuning: TuningConfig) -> PreTrainedModel:
     return base
 
 
-def check_family(model: ModelConfig) -> None:
-    """Refuse an unknown model before anything large is read.
+def check_family(model: ModelConfig) -> PreTrainedConfig:
+    """Refuse an unknown model before anything large is read; its configuration otherwise.
 
     Raises:
         UserError: no such model, or not one of `FAMILIES`.
@@ -103,6 +110,22 @@ def check_family(model: ModelConfig) -> None:
     if config.model_type not in FAMILIES:
         raise UserError(
             f"model.name = {model.name!r} is of the family {config.model_type!r}: supported are {', '.join(FAMILIES)}"
+        )
+    return config
+
+
+def check_length(model: ModelConfig, tokens: int) -> None:
+    """Refuse rows that the model has no positions for.
+
+    Raises:
+        UserError: `tokens`, the length of the longest row, is more than the model's positions or sliding window.
+    """
+    config = check_family(model)
+    limits = (config.max_position_embeddings, getattr(config, "sliding_window", None))
+    limit = min(limit for limit in limits if limit)
+    if tokens > limit:
+        raise UserError(
+            f"the longest row has {tokens} tokens, but {model.name} reads {limit} at most: set data.max_tokens={limit}"
         )
 
 

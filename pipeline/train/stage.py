@@ -9,7 +9,7 @@ from torch.nn import Parameter
 from pipeline.config import RunConfig, signature
 from pipeline.errors import StageError, UserError
 from pipeline.files import atomic_folder, write_json
-from pipeline.model import DualBranch, build_model, load_tokenizer
+from pipeline.model import DualBranch, build_model, check_length, load_tokenizer
 from pipeline.prepare import PreparedData, prepare
 from pipeline.run_folder import RunFolder
 from pipeline.train.completion import model_files, read_result
@@ -34,6 +34,7 @@ def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         say("train: not needed, tuning is none and the pretrained model is evaluated")
         return {}
     data = prepare(config, folder)
+    check_length(config.model, data.manifest["tokens"]["per_row"]["max"])
     result = read_result(config, folder)
     if result is not None:
         if result["prepared_key"] != data.key:

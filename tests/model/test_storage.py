@@ -11,7 +11,7 @@ from tiny import FAMILIES, answer_logits, samples, shake, tiny_base
 from transformers import AutoModelForCausalLM
 
 from pipeline.errors import StageError, UserError
-from pipeline.model import DualBranch, build_model
+from pipeline.model import DualBranch, build_model, check_length
 from pipeline.model.config import PRESETS, MethodConfig, ModelConfig, TuningConfig
 
 SAMPLES = samples([(7, 3), (2, 5)])
@@ -154,3 +154,11 @@ def test_unknown_models_are_named(tmp_path: Path) -> None:
 def test_unknown_target_modules_are_named(base: ModelConfig) -> None:
     with pytest.raises(UserError, match=r"query_key_value.*it has down_proj"):
         build_model(base, MethodConfig.model_validate("causal"), TuningConfig(target_modules=("query_key_value",)), 0)
+
+
+def test_rows_longer_than_the_model_reads_are_refused(base: ModelConfig) -> None:
+    check_length(base, 128)
+    with pytest.raises(
+        UserError, match=r"longest row has 129 tokens, but .* reads 128 at most: set data.max_tokens=128"
+    ):
+        check_length(base, 129)
