@@ -1,8 +1,10 @@
 """Building a model: pretrained base, branches, adapters."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -84,14 +86,26 @@ def load_base(model: ModelConfig, tuning: TuningConfig) -> PreTrainedModel:
     """The pretrained model: float32 if all weights are trained, else in the configured precision."""
     check_family(model)
     dtype = torch.bfloat16 if model.precision == "bf16" and tuning.kind != "full" else torch.float32
-    try:
-        base = AutoModelForCausalLM.from_pretrained(
-            model.name, revision=model.revision, dtype=dtype, trust_remote_code=model.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise not_found(model, error) from error
+    base = _read(AutoModelForCausalLM, model, dtype=dtype)
     assert isinstance(base, PreTrainedModel)
     return base
+
+
+def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer that belongs to the base model."""
+    tokenizer = _read(AutoTokenizer, model)
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    return tokenizer
+
+
+def _read(kind: Any, model: ModelConfig, **options: Any) -> Any:
+    """`kind.from_pretrained` of the model, with one sentence for the many ways in which it fails."""
+    refuse_missing_folder(model)
+    options |= {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+    try:
+        return kind.from_pretrained(model.name, **options)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise not_found(model, error) from error
 
 
 def check_family(model: ModelConfig) -> PreTrainedConfig:
@@ -100,13 +114,7 @@ def check_family(model: ModelConfig) -> PreTrainedConfig:
     Raises:
         UserError: no such model, or not one of `FAMILIES`.
     """
-    refuse_missing_folder(model)
-    try:
-        config = AutoConfig.from_pretrained(
-            model.name, revision=model.revision, trust_remote_code=model.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise not_found(model, error) from error
+    config: PreTrainedConfig = _read(AutoConfig, model)
     if config.model_type not in FAMILIES:
         raise UserError(
             f"model.name = {model.name!r} is of the family {config.model_type!r}: supported are {', '.join(FAMILIES)}"
@@ -129,19 +137,6 @@ def check_length(model: ModelConfig, tokens: int) -> None:
         )
 
 
-def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer that belongs to the base model."""
-    refuse_missing_folder(model)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            model.name, revision=model.revision, trust_remote_code=model.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise not_found(model, error) from error
-    assert isinstance(tokenizer, PreTrainedTokenizerBase)
-    return tokenizer
-
-
 def refuse_missing_folder(model: ModelConfig) -> None:
     """A name that can only be meant as a local folder is not looked for on the hub, which takes long when offline.
 
@@ -158,7 +153,7 @@ def refuse_missing_folder(model: ModelConfig) -> None:
 
 
 def not_found(model: ModelConfig, error: Exception) -> UserError:
-    """One sentence for the many ways in which loading fails."""
+    """What the user is told when loading fails."""
     if Path(model.name).is_dir():
         reason = str(error).strip().splitlines()[0]
         return UserError(f"model.name = {model.name!r}: the folder holds no usable model ({reason})")
