@@ -11,17 +11,19 @@ baseline: LoRA               # the row that others are compared with
 seeds: [42, 43]
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, ValidationError, model_validator
 
-from pipeline.config import RunConfig, explain, merge, parse_config, read_yaml, signature
-from pipeline.errors import UserError
+from pipeline.config import RunConfig, Seed, explain, merge, parse_config, read_yaml, signature
+from pipeline.errors import UserError, did_you_mean
 from pipeline.run_folder import RunFolder
 from pipeline.schema import Schema
 
@@ -33,7 +35,7 @@ class GridConfig(Schema):
     base: str | tuple[str, ...] = ()
     config: dict[str, Any] = {}
     rows: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (42,)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (42,)
     baseline: str | None = None
 
     @model_validator(mode="after")
@@ -102,6 +104,7 @@ def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
         return Grid(config.name, (GridCell(config.name, _seed(config), config),), None)
     grid = _parse(values, path, [override for override in overrides if _root(override) in OWN_KEYS])
     others = [override for override in overrides if _root(override) not in OWN_KEYS]
+    _refuse_new_rows(overrides, values["rows"])
     if any(_root(override) == "seed" for override in others):
         raise UserError(f"{path}: a grid has several seeds: change them as in seeds=[42,43]")
     base = list(grid.base) if isinstance(grid.base, tuple) else grid.base
@@ -109,6 +112,14 @@ def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
     cells = [cell for row in grid.rows for cell in _row_cells(grid, row, shared, path, others)]
     _refuse_twins(cells, path)
     return Grid(grid.name, tuple(cells), grid.baseline)
+
+
+def _refuse_new_rows(overrides: Sequence[str], rows: dict[str, Any]) -> None:
+    """A misspelt label would otherwise add a row of defaults."""
+    for override in overrides:
+        root, *label = override.partition("=")[0].split(".")[:2]
+        if root == "rows" and label and label[0] not in rows:
+            raise UserError(f"override {override!r}: the grid has no such row{did_you_mean(label[0], rows)}")
 
 
 def _root(override: str) -> str:
@@ -123,7 +134,9 @@ def _parse(values: dict[str, Any], path: Path, overrides: Sequence[str]) -> Grid
     try:
         merged = OmegaConf.merge(OmegaConf.create(values), OmegaConf.from_dotlist(list(overrides)))
         return GridConfig.model_validate(OmegaConf.to_container(merged))
-    except OmegaConfBaseException as error:
+    except yaml.YAMLError:
+        raise UserError(f"{path}: {' '.join(overrides)}: is not a YAML value") from None
+    except (OmegaConfBaseException, TypeError) as error:
         raise UserError(f"{path}: {str(error).splitlines()[0]}") from None
     except ValidationError as error:
         raise UserError(f"{path}: " + "; ".join(explain(error, GridConfig))) from None
@@ -146,7 +159,7 @@ def _named(config: RunConfig) -> RunConfig:
         parts = [parts[0], "pretrained"] if config.method.name == "causal" else [*parts[:2], "untrained"]
     else:
         parts.append(f"seed{config.seed}")
-    return config.model_copy(update={"name": "-".join(parts)})
+    return config.model_copy(update={"name": re.sub(r"[^\w.+-]+", "_", "-".join(parts))[:150]})
 
 
 def _refuse_twins(cells: Sequence[GridCell], path: Path) -> None:

@@ -13,7 +13,8 @@ from types import FrameType
 
 from launch.grid import GridCell
 from launch.plan import CellPlan, plan_cell
-from pipeline.stages import Tell, failure, record_failure
+from pipeline.errors import UserError
+from pipeline.stages import Tell, describe, failure, record_failure
 
 PARENT = "DUALTUNE_PARENT"
 """Environment variable with the process id of the launcher: its cells stop when it is gone."""
@@ -57,8 +58,11 @@ class LocalExecutor:
         if self._stopped:
             return "not started"
         self.tell(f"[{number}/{self._total}] {cell}: {cell.folder.root}")
-        cell.folder.create(cell.config)
-        cell.folder.failure.unlink(missing_ok=True)
+        try:
+            cell.folder.create(cell.config)
+            cell.folder.failure.unlink(missing_ok=True)
+        except (UserError, OSError) as error:
+            return describe(error)
         with self._output(cell) as output:
             status = self._wait(cell.folder.config, output)
         if status == 0 and plan_cell(cell).complete:

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from pipeline.errors import UserError
 from pipeline.files import read_json
-from pipeline.model import DualBranch, build_model, load_tokenizer
+from pipeline.model import DualBranch, build_model, load_tokenizer, longest_input
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
 from pipeline.prepare.forms import Example
 from pipeline.prepare.templates import apply_chat_template, check_template, paper_prompt, template_hash
@@ -40,10 +40,20 @@ def answer(
         raise UserError(f"template {name!r} is unknown: use one of {', '.join(TEMPLATES)}")
     check_template(name, tokenizer)  # type: ignore[arg-type]
     ids = [encode_prompt(_wrap(prompt, name, tokenizer), name, tokenizer) for prompt in prompts]  # type: ignore[arg-type]
+    _check_room(loaded, max(map(len, ids)), max_new_tokens)
     torch.manual_seed(seed)
     sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
     found = loaded.generate(ids, max_new_tokens, eos_token_id=_ends(loaded, tokenizer), **sampling)
     return [tokenizer.decode(tokens, skip_special_tokens=True).strip() for tokens in found]
+
+
+def _check_room(model: DualBranch, longest: int, max_new_tokens: int) -> None:
+    limit = longest_input(model.model.config)
+    if longest + max_new_tokens > limit:
+        raise UserError(
+            f"the longest prompt has {longest} tokens and the model reads {limit}: "
+            f"there is room for {max(limit - longest, 0)} new tokens, not {max_new_tokens}"
+        )
 
 
 def _is_trained(model: str) -> bool:

@@ -117,7 +117,7 @@ def generate(
     ],
     prompt: Annotated[list[str], typer.Option(help="The instruction; may be given several times.", show_default=False)],
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 64,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: always the likeliest token.")] = 0.0,
+    temperature: Annotated[float, typer.Option(min=0.0, max=100.0, help="0: always the likeliest token.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the sampling, when temperature is above 0.")] = 42,
     template: Annotated[
         str | None, typer.Option(help="Template of the prompt; default: the one trained with.", show_default=False)

@@ -4,12 +4,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from pipeline.errors import UserError
 from pipeline.evaluate.config import EvaluationConfig
@@ -31,6 +31,9 @@ SHORTHANDS = {"model": "name", "method": "name", "tuning": "kind"}
 `method.theta_init=0.1` refines the method of the file instead of replacing it."""
 
 
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
 class PathsConfig(Schema):
     """Where results go. Relative paths start at the working directory."""
 
@@ -41,8 +44,9 @@ class PathsConfig(Schema):
 class RunConfig(Schema):
     """Everything that defines one run: one model, one method, one seed."""
 
-    name: str = "run"
-    seed: int = 42
+    name: Annotated[str, Field(pattern=r"^[\w.+-]+$", max_length=150)] = "run"
+    """Part of the run folder's name."""
+    seed: Seed = 42
     model: ModelConfig
     method: MethodConfig = MethodConfig.model_validate("causal")
     tuning: TuningConfig = TuningConfig()
@@ -64,7 +68,10 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         UserError: naming the file, the key, the value and what was allowed.
     """
-    return parse_config(merged_yaml(Path(path), overrides), str(path), overrides)
+    values = read_yaml(Path(path))
+    if "rows" in values:
+        raise UserError(f"{path}: is a grid (it has rows:): `dualtune run` and `report` take it, stages take one run")
+    return parse_config(merge(values, Path(path), overrides=overrides), str(path), overrides)
 
 
 def parse_config(values: dict[str, Any], origin: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -82,11 +89,6 @@ def _sets(override: str, key: str) -> bool:
     return f"{key}.".startswith(f"{own}.") or f"{own}.".startswith(f"{key}.")
 
 
-def merged_yaml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Merge base files (in order), the file itself and the overrides, without checking them."""
-    return merge(read_yaml(path), path, overrides=overrides)
-
-
 def merge(
     values: dict[str, Any], path: Path, *, above: Sequence[dict[str, Any]] = (), overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -96,6 +98,12 @@ def merge(
         merged = OmegaConf.to_container(OmegaConf.merge(*layers), resolve=True)
     except (OmegaConfBaseException, yaml.YAMLError) as error:
         raise UserError(f"{path}: {str(error).splitlines()[0]}") from None
+    except TypeError:
+        given = f" with {' '.join(overrides)}" if overrides else ""
+        raise UserError(
+            f"{path}{given}: a list, a group of keys and a value cannot be merged; "
+            "a list is replaced as a whole, as in data.sources=[{path: my.jsonl}]"
+        ) from None
     assert isinstance(merged, dict)
     return {str(key): value for key, value in merged.items()}
 

@@ -1,6 +1,7 @@
 """The stages of one run in order: is each complete, run what is missing, keep others out meanwhile."""
 
 import fcntl
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -94,17 +95,38 @@ def run_stage(stage: Stage, config: RunConfig, folder: RunFolder) -> Any:
 def run_missing(config: RunConfig, folder: RunFolder, tell: Tell, stages: tuple[Stage, ...] | None = None) -> None:
     """Run the incomplete ones of `stages` (default: all this run needs), saying of each what happens."""
     with exclusive(folder, tell):
-        for leftover in folder.root.glob(f".{folder.model.name}.*"):
-            shutil.rmtree(leftover)  # of a save that was killed
+        _remove_leftovers(folder)
         folder.create(config)
         for stage in stages or stages_of(config):
             found = state(stage, config, folder)
+            if stage == "train" and not found.complete:
+                _check_tasks(config)
             if found.complete:
                 tell(f"{stage}: {found.words}, skipped" if "complete" in found.words else f"{stage}: {found.words}")
                 continue
             run_stage(stage, config, folder)
+            gc.collect()  # accelerate's wrappers hold the model in a cycle: the next stage needs its memory
         if all(state(stage, config, folder).complete for stage in stages_of(config)):
             folder.failure.unlink(missing_ok=True)  # the record of an earlier attempt
+
+
+def _remove_leftovers(folder: RunFolder) -> None:
+    """Temporary files and folders of writes that were killed."""
+    for place in (folder.root, folder.train_result.parent, folder.root / "evaluate"):
+        for leftover in place.glob(".*.*"):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
+
+
+def _check_tasks(config: RunConfig) -> None:
+    """Refuse a task that does not exist before the training, not after it. Ours need no look at the harness's."""
+    from pipeline.evaluate.catalogue import TASKS
+
+    if not {*config.evaluation.tasks, *config.evaluation.data} <= set(TASKS):
+        names = config.evaluation.model_copy(update={"tasks": config.evaluation.tasks or tuple(TASKS)[:1]})
+        import_module("pipeline.evaluate.suite").check_tasks(names)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Reading YAML so that nothing in it is lost: a key given twice is an error."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UserError(f"{path}{where}: not valid YAML ({problem})") from None
+    try:
+        json.dumps(values, default=str, skipkeys=True)
+    except ValueError:
+        raise UserError(f"{path}: an alias refers to the very thing that holds it") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: must hold keys and values, not {_kind(values)}")
     return values

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.schema import Schema
 
@@ -20,3 +20,10 @@ class EvaluationConfig(Schema):
     """Only the first documents of each task; the results are marked as limited."""
     max_batch_tokens: Annotated[int, Field(ge=1)] = 4096
     """Token budget of one packed forward pass: prompts once per branch, and answers. Scores do not depend on it."""
+
+    @model_validator(mode="after")
+    def _no_task_twice(self) -> "EvaluationConfig":
+        twice = sorted({task for task in self.tasks if self.tasks.count(task) > 1})
+        if twice:
+            raise ValueError(f"tasks names {', '.join(twice)} twice")
+        return self

@@ -101,7 +101,10 @@ def _score(task: str, config: RunConfig, folder: RunFolder, lm: BranchedLM, load
         raise StageError(f"task {task}: out of memory on the GPU: lower evaluation.max_batch_tokens") from error
     finally:
         lm.progress.close()
-    found = records(loaded, results)
+    try:
+        found = records(loaded, results)
+    except StageError as error:
+        raise StageError(f"task {task}: {error}") from error
     outcome = {
         "task": task,
         "signature": signature(config),

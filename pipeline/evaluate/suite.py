@@ -71,8 +71,8 @@ def load_task(known: TaskManager, name: str, data: str | None) -> Loaded:
         local = as_dataset(name, local)
     try:
         loaded: Any = known.load([{"group": LOCAL, "task": [{"task": name, **_reading(local)}]} if local else name])
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(f"task {name}{f', {data}' if data else ''}: {error}") from None
     except Exception as error:  # hub, data or task code of the harness: each raises its own classes
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.model.batch import Batch
-    from pipeline.model.building import build_model, check_length, load_tokenizer
+    from pipeline.model.building import build_model, check_length, load_tokenizer, longest_input
     from pipeline.model.dual_branch import DualBranch
 
 _HOMES = {
@@ -14,9 +14,10 @@ _HOMES = {
     "build_model": "building",
     "check_length": "building",
     "load_tokenizer": "building",
+    "longest_input": "building",
 }
 
-__all__ = ["Batch", "DualBranch", "build_model", "check_length", "load_tokenizer"]
+__all__ = ["Batch", "DualBranch", "build_model", "check_length", "load_tokenizer", "longest_input"]
 
 
 def __getattr__(name: str) -> Any:

@@ -144,7 +144,10 @@ def _of_owner(layout: Layout, rows: Tensor) -> Tensor:
 def _sdpa(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, options: dict[str, Any]
 ) -> Tensor:
-    options = {"attn_mask": mask, "is_causal": is_causal, "enable_gqa": query.shape[1] != key.shape[1], **options}
+    groups = query.shape[1] // key.shape[1]
+    if mask is not None and query.device.type != "cpu":  # with grouped heads and a mask, GPUs take the slow kernel
+        key, value, groups = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1), 1
+    options = {"attn_mask": mask, "is_causal": is_causal, "enable_gqa": groups > 1, **options}
     if query.device.type != "cpu" or query.dtype == torch.float64:
         return scaled_dot_product_attention(query, key, value, **options)
     # On CPUs the backward pass of this kernel is several times slower in bfloat16 than in float32.

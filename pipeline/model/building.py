@@ -86,7 +86,16 @@ def load_base(model: ModelConfig, tuning: TuningConfig) -> PreTrainedModel:
     """The pretrained model: float32 if all weights are trained, else in the configured precision."""
     check_family(model)
     dtype = torch.bfloat16 if model.precision == "bf16" and tuning.kind != "full" else torch.float32
-    base = _read(AutoModelForCausalLM, model, dtype=dtype)
+    base, found = _read(
+        AutoModelForCausalLM, model, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True
+    )
+    # transformers fills what it does not find with random numbers and goes on.
+    odd = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
+    if odd:
+        raise UserError(
+            f"model.name = {model.name!r}: {len(odd)} weights are missing or of another shape than config.json says, "
+            f"the first is {odd[0]}"
+        )
     assert isinstance(base, PreTrainedModel)
     return base
 
@@ -104,7 +113,7 @@ def _read(kind: Any, model: ModelConfig, **options: Any) -> Any:
     options |= {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     try:
         return kind.from_pretrained(model.name, **options)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise not_found(model, error) from error
 
 
@@ -128,13 +137,17 @@ def check_length(model: ModelConfig, tokens: int) -> None:
     Raises:
         UserError: `tokens`, the length of the longest row, is more than the model's positions or sliding window.
     """
-    config = check_family(model)
-    limits = (config.max_position_embeddings, getattr(config, "sliding_window", None))
-    limit = min(limit for limit in limits if limit)
+    limit = longest_input(check_family(model))
     if tokens > limit:
         raise UserError(
             f"the longest row has {tokens} tokens, but {model.name} reads {limit} at most: set data.max_tokens={limit}"
         )
+
+
+def longest_input(config: PreTrainedConfig) -> int:
+    """How many tokens a model reads at most: its positions, or its sliding window."""
+    limits = (config.max_position_embeddings, getattr(config, "sliding_window", None))
+    return min(limit for limit in limits if limit)
 
 
 def refuse_missing_folder(model: ModelConfig) -> None:

@@ -188,6 +188,8 @@ def _set_aside(name: str, fault: Fault, writer: Writer, tally: Tally, dropped: b
 def _summary(prepared: PreparedData, reused: bool) -> str:
     rows, tokens = prepared.manifest["rows"], prepared.manifest["tokens"]
     lost = f", {rows['rejected']} rejected, {rows['dropped']} dropped" if rows["read"] > rows["kept"] else ""
+    if lost and not reused:
+        lost += f" ({reasons(prepared.manifest)}; all in {prepared.path / REJECTS})"
     forms = ", ".join(sorted({source["form"] for source in prepared.manifest["sources"]}))
     return (
         f"prepare: {rows['kept']} of {rows['read']} rows kept{lost} ({forms}); {tokens['total']} tokens, "

@@ -94,8 +94,9 @@ class Checkpoints:
         for stray in self.folder.glob(".*"):
             shutil.rmtree(stray)
         for path in _newest_first(self.folder):
-            if last_good is None or path.name > last_good.path.name:
-                _remove(path)
+            if last_good is not None and path.name == last_good.path.name:
+                break
+            _remove(path)
 
     def remove_all(self) -> None:
         """The run is complete: its model is saved."""

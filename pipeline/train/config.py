@@ -6,6 +6,8 @@ from pydantic import Field
 
 from pipeline.schema import Schema
 
+Moment = Annotated[float, Field(ge=0, lt=1)]
+
 
 class TrainingConfig(Schema):
     """Optimisation (Bitune, appendix A.2): AdamW, linear schedule with warm-up.
@@ -22,7 +24,7 @@ class TrainingConfig(Schema):
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
     schedule: Literal["linear", "constant"] = "linear"
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Moment, Moment] = (0.9, 0.999)
     epsilon: Annotated[float, Field(gt=0)] = 1e-6
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     loss_reduction: Literal["token", "sample"] = "sample"
