@@ -18,7 +18,7 @@ from pipeline.prepare.cache import REJECTS, PreparedData, Writer, load, publish
 from pipeline.prepare.config import DataConfig, Form
 from pipeline.prepare.forms import FORMS, check_columns, detect_form, rename
 from pipeline.prepare.identity import prepared_key, tokenizer_hash
-from pipeline.prepare.manifest import Tally, check_loss
+from pipeline.prepare.manifest import Tally, check_loss, reasons
 from pipeline.prepare.record import Fault, Record
 from pipeline.prepare.sources import Source, open_sources
 from pipeline.prepare.templates import Rendered, check_template, render, template_hash

@@ -243,3 +243,30 @@ def test_a_pretrained_model_depends_on_no_training() -> None:
 def test_the_signature_of_a_fixed_configuration() -> None:
     """Changed? Then every finished run counts as not done: intended only when a default changed on purpose."""
     assert signature(run()) == "e40d268b7f756f73"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed=-1", "seed = -1"),
+        ("training.betas=[0.9,1.5]", "training.betas"),
+        ("name=../elsewhere", "name = '../elsewhere'"),
+        ("evaluation.tasks=[csqa_full,csqa_full]", "csqa_full twice"),
+        ("data.sources.0.limit=2", "a list is replaced as a whole"),
+    ],
+)
+def test_values_that_would_fail_only_later(override: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("model: m\ndata: {sources: [{path: x.jsonl}]}\n")
+    with pytest.raises(UserError) as caught:
+        load_config(path, [override])
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert override in str(caught.value)
+
+
+def test_a_grid_is_no_run(tmp_path: Path) -> None:
+    path = tmp_path / "grid.yaml"
+    path.write_text("name: g\nrows: {a: {}}\n")
+    with pytest.raises(UserError, match=r"grid.yaml: is a grid"):
+        load_config(path)

@@ -162,3 +162,25 @@ def test_rows_longer_than_the_model_reads_are_refused(base: ModelConfig) -> None
         UserError, match=r"longest row has 129 tokens, but .* reads 128 at most: set data.max_tokens=128"
     ):
         check_length(base, 129)
+
+
+@pytest.mark.parametrize("damage", ["lost weight", "more layers", "wider", "truncated"])
+def test_base_weights_that_do_not_fit_their_config_are_refused(damage: str, base: ModelConfig) -> None:
+    """transformers would fill them with random numbers and go on."""
+    folder = Path(base.name)
+    config = json.loads((folder / "config.json").read_text())
+    match damage:
+        case "lost weight":
+            weights = load_file(folder / "model.safetensors")
+            del weights["model.layers.1.mlp.up_proj.weight"]
+            save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        case "more layers":
+            (folder / "config.json").write_text(
+                json.dumps({k: v for k, v in config.items() if k != "layer_types"} | {"num_hidden_layers": 4})
+            )
+        case "wider":
+            (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+        case "truncated":
+            (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:999])
+    with pytest.raises(UserError, match=r"weights are missing or of another shape|no usable model"):
+        build_model(base, MethodConfig.model_validate("causal"), TuningConfig(), 0)
