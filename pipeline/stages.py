@@ -125,8 +125,7 @@ def _check_tasks(config: RunConfig) -> None:
     from pipeline.evaluate.catalogue import TASKS
 
     if not {*config.evaluation.tasks, *config.evaluation.data} <= set(TASKS):
-        names = config.evaluation.model_copy(update={"tasks": config.evaluation.tasks or tuple(TASKS)[:1]})
-        import_module("pipeline.evaluate.suite").check_tasks(names)
+        import_module("pipeline.evaluate.suite").check_names(config.evaluation)
 
 
 @contextmanager

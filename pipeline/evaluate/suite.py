@@ -56,6 +56,15 @@ def check_tasks(config: EvaluationConfig) -> TaskManager:
     """
     if not config.tasks:
         raise UserError(f"evaluation.tasks is empty: name some of {', '.join(TASKS)}, or tasks of lm-eval")
+    return check_names(config)
+
+
+def check_names(config: EvaluationConfig) -> TaskManager:
+    """The same for a run that may have no tasks to score.
+
+    Raises:
+        UserError: naming the task and the file.
+    """
     check_data(config)
     return manager({"tasks": config.tasks, "data": tuple(config.data)})
 
