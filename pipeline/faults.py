@@ -38,7 +38,11 @@ WORDS = {
 
 def explain(error: ValidationError, schema: type[Any]) -> list[str]:
     """Each fault as one phrase: key, value, what was allowed in `schema`."""
-    return [_explain_one(dict(detail), schema) for detail in error.errors()]
+    details = error.errors()
+    # A list with a faulty entry is reported a second time, as too short.
+    within = {detail["loc"][:end] for detail in details for end in range(len(detail["loc"]))}
+    kept = [detail for detail in details if not detail["loc"] or detail["loc"] not in within]
+    return [_explain_one(dict(detail), schema) for detail in kept]
 
 
 def keys_of(error: ValidationError) -> list[str]:

@@ -53,25 +53,25 @@ class Group:
     """Tokens of one pass: the prompt once per branch, then every stream."""
 
 
-def groups(requests: Sequence[Scored], branches: int, budget: int) -> list[Group]:
+def groups(requests: Sequence[Scored], branches: int, budget: int, share: bool = True) -> list[Group]:
     """Each distinct prompt once, the costliest first: the pass that may not fit runs at once, not at the end.
 
-    A prompt whose answers exceed the budget is read again for the rest of them.
+    A prompt whose answers exceed the budget is read again for the rest of them; without `share`, for each answer.
     """
-    members: dict[tuple[int, ...], list[int]] = {}
+    members: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for index, request in enumerate(requests):
-        members.setdefault(request.prompt, []).append(index)
+        members.setdefault((request.prompt, 0 if share else index), []).append(index)
     found = []
-    for prompt, indices in members.items():
+    for (prompt, _), indices in members.items():
         costs = [len(requests[index].stream) for index in indices]
         base = branches * len(prompt)
         found += [Group(prompt, tuple(indices[part]), base + sum(costs[part])) for part in runs(costs, budget - base)]
     return sorted(found, key=lambda group: -group.cost)
 
 
-def passes(requests: Sequence[Scored], branches: int, budget: int) -> Iterator[list[Group]]:
+def passes(requests: Sequence[Scored], branches: int, budget: int, share: bool = True) -> Iterator[list[Group]]:
     """Groups whose cost together stays within `budget` tokens; one that exceeds it alone is a pass of its own."""
-    ordered = groups(requests, branches, budget)
+    ordered = groups(requests, branches, budget, share)
     for part in runs([group.cost for group in ordered], budget):
         yield ordered[part]
 

@@ -126,7 +126,8 @@ class BranchedLM(TemplateLM):
         """Scores in the order of the requests, however they are grouped."""
         results: dict[int, tuple[float, bool]] = {}
         self.progress.start(len(requests))
-        for groups in passes(requests, len(self.model.method.branches), self.max_batch_tokens):
+        method = self.model.method
+        for groups in passes(requests, len(method.branches), self.max_batch_tokens, method.shares_prompts):
             with self._autocast():
                 results |= self._score_pass(groups, requests)
             self.progress.advance(sum(len(group.members) for group in groups))

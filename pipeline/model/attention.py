@@ -9,12 +9,13 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from pipeline.model.layout import Layout
+from pipeline.model.kernels import sdpa
+from pipeline.model.layout import Layout, Pieces
 from pipeline.model.mixing import Mixing
 from pipeline.model.patterns import Pattern
 
@@ -83,7 +84,7 @@ def _attend_branch(call: Call, query: Tensor, key: Tensor, value: Tensor) -> Ten
     call.exchange.features = [key, value]
     if call.exchange.is_last:
         return query.transpose(1, 2)
-    return _attend_prompts(call, call.layout.second, query, key, value)
+    return _attend_pieces(call, call.layout.prompts, call.layout.second, query, key, value)
 
 
 def _attend_causal(call: Call, prompt: tuple[Tensor, ...], answer: tuple[Tensor, ...]) -> list[Tensor]:
@@ -92,7 +93,7 @@ def _attend_causal(call: Call, prompt: tuple[Tensor, ...], answer: tuple[Tensor,
     _, prompt_key, prompt_value = prompt
     outputs = []
     if layout.first is not None and layout.prompt_rows > 0:
-        outputs.append(_attend_prompts(call, layout.first, *prompt))
+        outputs.append(_attend_pieces(call, layout.prompts, layout.first, *prompt))
     if call.exchange is not None:
         prompt_key, prompt_value = _read_features(call.exchange, prompt_key, prompt_value)
     if layout.recorder is not None:
@@ -108,52 +109,40 @@ def _read_features(exchange: Exchange, key: Tensor, value: Tensor) -> tuple[Tens
     return exchange.mixing(key, branch_key, value, branch_value)
 
 
-def _attend_prompts(call: Call, pattern: Pattern, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    segments = call.layout.prompts
+def _attend_pieces(call: Call, pieces: Pieces, pattern: Pattern, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Rows of which each sees those of its own piece, as the pattern says."""
+    if pattern.sparsity is not None:
+        return pieces.plan(pattern).attend(query, key, value, call.options)
     # Padding lies behind the tokens, where a causal row never looks: no mask is needed.
-    block = _sdpa(
-        segments.pad(query), segments.pad(key), segments.pad(value),
-        call.layout.prompt_mask(pattern), pattern.is_causal, call.options,
+    block = sdpa(
+        pieces.pad(query), pieces.pad(key), pieces.pad(value),
+        pieces.mask(pattern), pattern.is_causal, call.options,
     )  # fmt: skip
-    return segments.unpad(block)
+    return pieces.unpad(block)
 
 
 def _attend_answers(
     call: Call, prompt_key: Tensor, prompt_value: Tensor, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
     """Each answer sees its whole prompt, then itself causally."""
-    layout, segments = call.layout, call.layout.answers
-    queries, keys, values = segments.pad(query), segments.pad(key), segments.pad(value)
-    if layout.prompts.total == 0:
-        return segments.unpad(_sdpa(queries, keys, values, None, True, call.options))
+    layout, pieces = call.layout, call.layout.answers
+    if layout.prompts.total == 0:  # whole samples
+        assert layout.first is not None
+        return _attend_pieces(call, pieces, layout.first, query, key, value)
+    queries, keys, values = pieces.pad(query), pieces.pad(key), pieces.pad(value)
     keys = torch.cat([_of_owner(layout, prompt_key), keys], dim=2)
     values = torch.cat([_of_owner(layout, prompt_value), values], dim=2)
     if not layout.answers_dominate:
-        return segments.unpad(_sdpa(queries, keys, values, layout.answer_mask(), False, call.options))
+        return pieces.unpad(sdpa(queries, keys, values, layout.answer_mask(), False, call.options))
     idle = layout.prompts.longest  # queries in the prompt's place make the causal flag's square
-    block = _sdpa(pad(queries, (0, 0, idle, 0)), keys, values, None, True, call.options)
-    return segments.unpad(block[:, :, idle:])
+    block = sdpa(pad(queries, (0, 0, idle, 0)), keys, values, None, True, call.options)
+    return pieces.unpad(block[:, :, idle:])
 
 
 def _of_owner(layout: Layout, rows: Tensor) -> Tensor:
     """[answers, heads, longest prompt, head dim]: for each answer its prompt's rows."""
     block = layout.prompts.pad(rows)
     return block if layout.owners is None else block.index_select(0, layout.owners)
-
-
-def _sdpa(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, options: dict[str, Any]
-) -> Tensor:
-    groups = query.shape[1] // key.shape[1]
-    if mask is not None and query.device.type != "cpu":  # with grouped heads and a mask, GPUs take the slow kernel
-        key, value, groups = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1), 1
-    options = {"attn_mask": mask, "is_causal": is_causal, "enable_gqa": groups > 1, **options}
-    if query.device.type != "cpu" or query.dtype == torch.float64:
-        return scaled_dot_product_attention(query, key, value, **options)
-    # On CPUs the backward pass of this kernel is several times slower in bfloat16 than in float32.
-    with torch.autocast("cpu", enabled=False):
-        output = scaled_dot_product_attention(query.float(), key.float(), value.float(), **options)
-    return output.to(value.dtype)
 
 
 def register() -> None:

@@ -63,5 +63,14 @@ class Batch:
         tokens = torch.cat([self.tokens.new_zeros(1), self.tokens[self.prompt_tokens :]])
         return replace(self, prompt_lengths=(*self.prompt_lengths, 1), tokens=tokens)
 
+    def unshared(self) -> "Batch":
+        """The same with a prompt of its own for each answer."""
+        if self.owners == tuple(range(len(self.prompt_lengths))):
+            return self
+        prompts = self.tokens[: self.prompt_tokens].split(list(self.prompt_lengths))
+        tokens = torch.cat([*(prompts[owner] for owner in self.owners), self.tokens[self.prompt_tokens :]])
+        lengths = tuple(self.prompt_lengths[owner] for owner in self.owners)
+        return Batch(lengths, self.answer_lengths, tuple(range(len(lengths))), tokens)
+
     def to(self, device: torch.device | str) -> "Batch":
         return replace(self, tokens=self.tokens.to(device))

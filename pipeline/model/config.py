@@ -2,22 +2,69 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from pipeline.errors import did_you_mean
+from pipeline.model.patterns import PATTERNS, Scope
 from pipeline.schema import Schema
 
-PatternName = Literal["causal", "bidirectional", "anti_causal"]
+PARAMETERS = ("sinks", "window", "full_rows", "scope")
+"""Keys of a branch that only some patterns have."""
+
+
+def _known_pattern(name: str) -> str:
+    if name not in PATTERNS:
+        raise ValueError(f"must be one of {', '.join(map(repr, PATTERNS))}{did_you_mean(name, PATTERNS)}")
+    return name
 
 
 class BranchConfig(Schema):
     """One reading of the prompt: which keys a token sees, and whose weights make its keys and values."""
 
-    pattern: PatternName
+    pattern: Annotated[str, AfterValidator(_known_pattern)]
     weights: Literal["answer", "own"] = "answer"
+    sinks: Annotated[int, Field(ge=0)] | None = None
+    """Of slippery attention, as the following three: see `pipeline.model.patterns.Sparsity`."""
+    window: Annotated[int, Field(ge=0)] | None = None
+    full_rows: Annotated[int, Field(ge=1)] | None = None
+    scope: Scope | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_parameters(cls, data: Any) -> Any:
+        """The defaults of the pattern's own parameters, so that they are part of the resolved configuration."""
+        name = data.get("pattern") if isinstance(data, dict) else None
+        if not isinstance(name, str) or name not in PATTERNS:
+            return data
+        return PATTERNS[name].parameters | {key: value for key, value in data.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _check_parameters(self) -> "BranchConfig":
+        odd = [key for key in self.parameters if key not in PATTERNS[self.pattern].parameters]
+        if odd:
+            having = ", ".join(name for name, pattern in PATTERNS.items() if odd[0] in pattern.parameters)
+            raise ValueError(f"the pattern {self.pattern!r} has no {', '.join(odd)}: that is a key of {having}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Parameters that a pattern hasn't are no part of a run's signature."""
+        return {key: value for key, value in handler(self).items() if value is not None}
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The pattern's parameters that are set."""
+        return {key: getattr(self, key) for key in PARAMETERS if getattr(self, key) is not None}
 
 
-PRESETS: dict[str, list[dict[str, str]]] = {
+NAMED: dict[str, list[dict[str, str]]] = {
     "causal": [{"pattern": "causal"}],
     "naive_bidirectional": [{"pattern": "bidirectional"}],
     "no_mixing": [{"pattern": "bidirectional", "weights": "own"}],
@@ -25,7 +72,12 @@ PRESETS: dict[str, list[dict[str, str]]] = {
     "only_causal": [{"pattern": "causal"}, {"pattern": "causal", "weights": "own"}],
     "anti_causal": [{"pattern": "causal"}, {"pattern": "anti_causal", "weights": "own"}],
     "bitune": [{"pattern": "causal"}, {"pattern": "bidirectional", "weights": "own"}],
+    "slippery_input": [{"pattern": "slippery", "scope": "input"}],
 }
+PRESETS = NAMED | {
+    name: [{"pattern": name}] for name in PATTERNS if name not in NAMED and [{"pattern": name}] not in NAMED.values()
+}
+"""The methods that have a name: those above, and of each further pattern the one that reads the prompt by it alone."""
 
 
 class MethodConfig(Schema):
@@ -58,11 +110,23 @@ class MethodConfig(Schema):
     def _check_branches(self) -> "MethodConfig":
         if len(self.branches) == 2 and self.branches[0].weights != "answer":
             raise ValueError("the first of two branches must have weights: answer")
+        if any(branch.scope == "input" for branch in self.branches) and (
+            len(self.branches) == 2 or self.branches[0].weights == "own"
+        ):
+            raise ValueError(
+                "scope: input is for a single branch with weights: answer, since rows of the answer follow it too; "
+                "use scope: prompt"
+            )
         if self.name in PRESETS and [b.model_dump() for b in self.branches] != [
             BranchConfig.model_validate(b).model_dump() for b in PRESETS[self.name]
         ]:
             raise ValueError(f"the branches are not those of the preset {self.name!r}: choose another name")
         return self
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Do all answers to one prompt read the same of it? Not where prompt and answer are one input."""
+        return all(branch.scope != "input" for branch in self.branches)
 
 
 def _lower(value: Any) -> Any:

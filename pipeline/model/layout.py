@@ -1,11 +1,11 @@
 """Where the rows of a batch lie in the one row of hidden states that passes through the layers.
 
 The causal stream (prompts, then answers) comes first, the rows of the prompt branch follow; positions repeat.
-Plain causal finetuning needs no such split: there each sample is one causal segment.
+Plain causal finetuning needs no such split: there each sample is one piece.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -13,16 +13,23 @@ from torch import Tensor
 
 from pipeline.model.batch import Batch
 from pipeline.model.config import MethodConfig
-from pipeline.model.patterns import PATTERNS, Pattern
+from pipeline.model.patterns import PATTERNS, Pattern, make_pattern
+from pipeline.model.slippery import SlipperyPlan
 
 
-class Segments:
-    """Consecutive pieces of a row, and their view as a padded block for one attention call."""
+class Pieces:
+    """Consecutive pieces of a row, and their view as a padded block for one attention call.
 
-    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+    Args:
+        tail: known tokens that follow each piece and are not part of it: the one that opens the answer, or none.
+    """
+
+    def __init__(self, lengths: Sequence[int], device: torch.device, tail: int = 0) -> None:
         self.lengths = list(lengths)
         self.count, self.total, self.longest = len(lengths), sum(lengths), max(lengths, default=0)
-        self.device = device
+        self.device, self.tail = device, tail
+        self._masks: dict[int, Tensor] = {}
+        self._plans: dict[int, SlipperyPlan] = {}
         self.is_even = all(length == self.longest for length in lengths)
 
     @cached_property
@@ -52,6 +59,26 @@ class Segments:
         block = rows if self.is_even else rows.index_select(0, self._rows)
         return block.reshape(self.count, self.longest, *rows.shape[1:]).transpose(1, 2)
 
+    def mask(self, pattern: Pattern) -> Tensor | None:
+        """Boolean [count or 1, 1, longest or 1, longest], or None where the kernel needs no mask; made once."""
+        if pattern.is_causal or (pattern.is_full and self.is_even):
+            return None
+        if id(pattern) not in self._masks:
+            valid = self.valid
+            # A padded query is never read, but a row of a mask must not be empty: NaN would reach the gradients.
+            if pattern.is_full:
+                self._masks[id(pattern)] = (valid | ~valid[:, :1])[:, None, None, :]
+            else:
+                rule = pattern.mask(self.longest, self.device)
+                self._masks[id(pattern)] = (rule & valid[:, None, :] | ~valid[:, :, None])[:, None]
+        return self._masks[id(pattern)]
+
+    def plan(self, pattern: Pattern) -> SlipperyPlan:
+        """Which rows meet which keys under a sparse pattern; made once."""
+        if id(pattern) not in self._plans:
+            self._plans[id(pattern)] = SlipperyPlan.of(pattern, self.lengths, self.device, self.tail)
+        return self._plans[id(pattern)]
+
     def unpad(self, block: Tensor) -> Tensor:
         """[count, heads, longest, dim] -> [1, total, heads, dim]."""
         rows = block.transpose(1, 2)
@@ -69,12 +96,12 @@ class Layout:
     read, by layer: (keys, values), each [1, key/value heads, prompt tokens, head dim].
     """
 
-    prompts: Segments
-    answers: Segments
+    prompts: Pieces
+    answers: Pieces
     owners: Tensor | None
     """[answers]: prompt of each answer; None where answer i reads prompt i."""
     first: Pattern | None
-    """Pattern of the prompt rows in the causal stream; None if it holds no prompt rows."""
+    """Pattern of the prompt rows in the causal stream; None if it holds none. Without prompts: of all rows."""
     second: Pattern | None
     """Pattern of the prompt branch's own rows; None if there is no such branch."""
     input_ids: Tensor
@@ -82,7 +109,7 @@ class Layout:
     answer_rows: Tensor | slice
     """Rows of the causal stream whose outputs are the answers' hidden states."""
     recorder: dict[int, tuple[Tensor, Tensor]] | None = None
-    _masks: dict[str, Tensor] = field(default_factory=dict)
+    _answer_mask: Tensor | None = None
 
     @property
     def prompt_rows(self) -> int:
@@ -98,21 +125,6 @@ class Layout:
     def causal_rows(self) -> int:
         return self.prompt_rows + self.answers.total
 
-    def prompt_mask(self, pattern: Pattern) -> Tensor | None:
-        """Boolean [prompts or 1, 1, longest or 1, longest], or None where the kernel needs no mask."""
-        if pattern.is_causal or (pattern.is_full and self.prompts.is_even):
-            return None
-        name = f"prompt {id(pattern)}"
-        if name not in self._masks:
-            valid = self.prompts.valid
-            # A padded query is never read, but a row of a mask must not be empty: NaN would reach the gradients.
-            if pattern.is_full:
-                self._masks[name] = (valid | ~valid[:, :1])[:, None, None, :]
-            else:
-                rule = pattern.mask(self.prompts.longest, self.prompts.device)
-                self._masks[name] = (rule & valid[:, None, :] | ~valid[:, :, None])[:, None]
-        return self._masks[name]
-
     @property
     def answers_dominate(self) -> bool:
         """Is half of (prompt + answer)^2, which a kernel with a causal flag computes, less than what the mask costs?"""
@@ -120,24 +132,28 @@ class Layout:
 
     def answer_mask(self) -> Tensor:
         """Boolean [answers, 1, longest answer, longest prompt + longest answer]: its prompt, then itself causally."""
-        if "answer" not in self._masks:
+        if self._answer_mask is None:
             length, device = self.answers.longest, self.answers.device
             own = PATTERNS["causal"].mask(length, device).expand(self.answers.count, 1, length, length)
             prompt = self.prompts.valid if self.owners is None else self.prompts.valid[self.owners]
             prompt = prompt[:, None, None, :].expand(-1, 1, length, -1)
-            self._masks["answer"] = torch.cat([prompt, own], dim=3)
-        return self._masks["answer"]
+            self._answer_mask = torch.cat([prompt, own], dim=3)
+        return self._answer_mask
 
 
 def lay_out(batch: Batch, method: MethodConfig, join: bool = True) -> Layout:
     """The rows of a batch under a method (see the table of methods in docs/methods.md).
 
     Args:
-        join: plain causal samples may be laid out as one segment each, without a boundary at the answer.
+        join: samples may be laid out as one piece each, without a boundary at the answer, where one rule says what
+            their rows see: plain causal samples, and slippery ones that are known as a whole (scope: input).
     """
     first, second = branch_patterns(method)
-    if join and second is None and first is not None and first.is_causal and _is_paired(batch):
-        return _joined(batch)
+    if join and second is None and first is not None:
+        if first.sparsity and first.sparsity.scope == "input":
+            return _joined(batch.unshared(), first)
+        if first.is_causal and _is_paired(batch):
+            return _joined(batch, first)
     if batch.prompt_tokens == 0:
         batch = batch.with_unread_prompt()
     device = batch.tokens.device
@@ -150,8 +166,8 @@ def lay_out(batch: Batch, method: MethodConfig, join: bool = True) -> Layout:
     positions = (prompt_positions, answer_positions, prompt_positions)
     start = batch.prompt_tokens if first is not None else 0
     return Layout(
-        prompts=Segments(batch.prompt_lengths, device),
-        answers=Segments(batch.answer_lengths, device),
+        prompts=Pieces(batch.prompt_lengths, device, tail=1),
+        answers=Pieces(batch.answer_lengths, device),
         owners=None if _is_paired(batch) else torch.tensor(batch.owners, device=device),
         first=first,
         second=second,
@@ -163,7 +179,7 @@ def lay_out(batch: Batch, method: MethodConfig, join: bool = True) -> Layout:
 
 def branch_patterns(method: MethodConfig) -> tuple[Pattern | None, Pattern | None]:
     """Patterns of (the prompt rows in the causal stream, the prompt branch's own rows)."""
-    patterns = [PATTERNS[branch.pattern] for branch in method.branches]
+    patterns = [make_pattern(branch.pattern, branch.parameters) for branch in method.branches]
     if len(patterns) == 2:
         return patterns[0], patterns[1]
     return (patterns[0], None) if method.branches[0].weights == "answer" else (None, patterns[0])
@@ -173,8 +189,8 @@ def _is_paired(batch: Batch) -> bool:
     return batch.owners == tuple(range(len(batch.prompt_lengths)))
 
 
-def _joined(batch: Batch) -> Layout:
-    """Plain causal: each sample is one segment of the causal stream, and there is nothing else."""
+def _joined(batch: Batch, pattern: Pattern) -> Layout:
+    """Each sample is one piece of the causal stream, whose rows follow the pattern, and there is nothing else."""
     device = batch.tokens.device
     lengths = [p + a for p, a in zip(batch.prompt_lengths, batch.answer_lengths, strict=True)]
     prompts, answers = batch.tokens.split([batch.prompt_tokens, batch.answer_rows])
@@ -184,10 +200,10 @@ def _joined(batch: Batch) -> Layout:
         torch.tensor(lengths, device=device)
     )
     return Layout(
-        prompts=Segments([], device),
-        answers=Segments(lengths, device),
+        prompts=Pieces([], device),
+        answers=Pieces(lengths, device),
         owners=None,
-        first=PATTERNS["causal"],
+        first=pattern,
         second=None,
         input_ids=torch.cat([part for piece in pieces for part in piece])[None],
         position_ids=positions[None],

@@ -64,7 +64,7 @@ def reference(
     outputs = torch.zeros(layout.causal_rows, HEADS, DIM, dtype=torch.float64)
     if first is not None:
         for span in prompts:
-            sees = first.mask(span.stop - span.start)
+            sees = first.mask(span.stop - span.start, tail=1)
             outputs[span] = plain(query[:, span], key[:, span], value[:, span], sees)
     for span, owner in zip(answers, batch.owners, strict=True):
         prompt_key, prompt_value = read_prompt(prompts[owner], first is not None, causal, branch, mixing)
@@ -129,7 +129,7 @@ def test_rows_of_the_prompt_branch_follow_their_pattern(pattern: str, name: str)
     module.layer_idx = 0
     output, _ = attend(module, query, key, value, None, layout=layout, exchange=Exchange(None), stream="prompt")
     for span in spans(tuple(layout.prompts.lengths)):
-        mask = PATTERNS[pattern].mask(span.stop - span.start)
+        mask = PATTERNS[pattern].mask(span.stop - span.start, tail=1)
         expected = plain(query[0][:, span], key[0][:, span], value[0][:, span], mask)
         torch.testing.assert_close(output[0, span], expected, atol=1e-12, rtol=1e-10)
 

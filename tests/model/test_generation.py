@@ -23,7 +23,7 @@ def greedy_by_training_forward(model: DualBranch, prompt: list[int], count: int)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("method", PRESETS)
+@pytest.mark.parametrize("method", [name for name in PRESETS if name != "slippery_input"])
 def test_decoding_equals_the_training_forward(method: str, family: str) -> None:
     model = tiny_model(method, family=family).eval()
     prompts = [tokens(length, length) for length in (6, 1, 9, 2)]
