@@ -12,8 +12,8 @@ INITIAL = {"lora_B": 0.0, "vera_lambda_b": 0.0, "ia3_l": 1.0}
 """Part of a parameter's name -> the value that makes an adapter do nothing, where training starts."""
 
 
-def load_model(config: RunConfig, folder: RunFolder) -> DualBranch:
-    """In evaluation mode, on the GPU if there is one.
+def load_model(config: RunConfig, folder: RunFolder, device: str | None = None) -> DualBranch:
+    """In evaluation mode, on `device`, by default the GPU if there is one.
 
     Raises:
         StageError: the run trains, but every trained weight has its initial value.
@@ -23,7 +23,7 @@ def load_model(config: RunConfig, folder: RunFolder) -> DualBranch:
     else:
         model = DualBranch.from_pretrained(folder.model, base=config.model.name, precision=config.model.precision)
         refuse_untrained(model, config)
-    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
 
 
 def refuse_untrained(model: DualBranch, config: RunConfig) -> None:
