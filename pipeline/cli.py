@@ -76,6 +76,18 @@ def evaluate(
         _share(share, config, overrides)
 
 
+@app.command(
+    "lm-eval",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    epilog="Example: dualtune lm-eval run --model dualtune --model_args pretrained=runs/RUN/model --tasks hellaswag",
+)
+def lm_eval(arguments: typer.Context) -> None:
+    """lm-eval's own command line with all its options; `--model dualtune` reads any model of ours, or a base model."""
+    from pipeline.evaluate.plugin import run as run_harness
+
+    run_harness(arguments.args)
+
+
 def _stage(stage: Any, path: Path, overrides: list[str] | None, **options: Any) -> None:
     from pipeline.config import load_config
     from pipeline.run_folder import RunFolder
