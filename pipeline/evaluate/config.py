@@ -25,6 +25,8 @@ class EvaluationConfig(Schema):
     """Longest input in tokens, default: what the model reads. Longer contexts lose their beginning and are counted."""
     add_bos: bool = True
     """One BOS in front of every text, as in training; false: whatever the tokenizer adds, as in lm-eval."""
+    spread: bool = False
+    """Spread the model's layers over all GPUs of the machine, for models that one cannot hold."""
     chat_template: bool = False
     """Put prompts (and examples, as turns of their own) into the tokenizer's chat template."""
     system_prompt: str | None = None

@@ -33,6 +33,8 @@ def evaluate(config: RunConfig, folder: RunFolder, processes: int = 1) -> dict[s
         UserError: unknown task, missing data, or a model trained with another template than the tasks use.
         StageError: no trained model, a model that training left untouched, or a result that can't be written.
     """
+    if processes > 1 and config.evaluation.spread:
+        raise UserError("evaluation.spread: one process uses all GPUs then, --processes cannot be given")
     missing = missing_tasks(config, folder)
     if missing or not config.evaluation.tasks:
         tasks = open_tasks(config, folder, missing)
