@@ -1,16 +1,15 @@
 """Asking a model: an instruction in the template of its training, and the answer as text."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from pipeline.errors import UserError
-from pipeline.files import read_json
-from pipeline.model import DualBranch, build_model, load_tokenizer, longest_input
-from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
+from pipeline.model import DualBranch, load_tokenizer, longest_input
+from pipeline.model.config import ModelConfig
+from pipeline.model.opening import is_trained, open_model
 from pipeline.prepare.forms import Example
 from pipeline.prepare.templates import apply_chat_template, check_template, paper_prompt, template_hash
 from pipeline.prepare.tokens import encode_prompt
@@ -33,8 +32,8 @@ def answer(
     """
     if not all(prompt.strip() for prompt in prompts):
         raise UserError("a prompt is empty")
-    loaded = _load(model)
-    tokenizer: Any = load_tokenizer(ModelConfig(name=model if _is_trained(model) else loaded.base.name))
+    loaded = open_model(model)
+    tokenizer: Any = load_tokenizer(ModelConfig(name=model if is_trained(model) else loaded.base.name))
     name = template or _template_of(loaded, tokenizer)
     if name not in TEMPLATES:
         raise UserError(f"template {name!r} is unknown: use one of {', '.join(TEMPLATES)}")
@@ -54,20 +53,6 @@ def _check_room(model: DualBranch, longest: int, max_new_tokens: int) -> None:
             f"the longest prompt has {longest} tokens and the model reads {limit}: "
             f"there is room for {max(limit - longest, 0)} new tokens, not {max_new_tokens}"
         )
-
-
-def _is_trained(model: str) -> bool:
-    return (Path(model) / "dualtune.json").is_file()
-
-
-def _load(model: str) -> DualBranch:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if _is_trained(model):
-        return DualBranch.from_pretrained(Path(model)).to(device)
-    if read_json(Path(model) / "train" / "result.json") is not None:
-        raise UserError(f"{model}: is a run folder, its model is {Path(model) / 'model'}")
-    method = MethodConfig.model_validate("causal")
-    return build_model(ModelConfig(name=model), method, TuningConfig(kind="none"), seed=0).to(device).eval()
 
 
 def _template_of(model: DualBranch, tokenizer: Any) -> str:

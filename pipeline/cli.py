@@ -53,19 +53,60 @@ def train(config: ConfigFile, overrides: Overrides = None) -> None:
 
 
 @app.command(epilog="Example: dualtune evaluate configs/bitune/csqa.yaml evaluation.limit=100")
-def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
-    """Score the trained model of one run (tuning=none: the pretrained one) on its evaluation tasks."""
-    _stage("evaluate", config, overrides)
+def evaluate(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that share the work, on a GPU each.")] = 1,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", help="Answer only the I-th of N shares, as one task of a job array.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Score the trained model of one run (tuning=none: the pretrained one) on its evaluation tasks.
+
+    Killed, it goes on after the last answers. Of N processes with --share 1/N to N/N the last one writes the results.
+    """
+    if share is None:
+        _stage("evaluate", config, overrides, processes=processes)
+    elif processes > 1:
+        raise UserError("--share and --processes: give one of them")
+    else:
+        _share(share, config, overrides)
 
 
-def _stage(stage: Any, path: Path, overrides: list[str] | None) -> None:
+@app.command(
+    "lm-eval",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    epilog="Example: dualtune lm-eval run --model dualtune --model_args pretrained=runs/RUN/model --tasks hellaswag",
+)
+def lm_eval(arguments: typer.Context) -> None:
+    """lm-eval's own command line with all its options; `--model dualtune` reads any model of ours, or a base model."""
+    from pipeline.evaluate.plugin import run as run_harness
+
+    run_harness(arguments.args)
+
+
+def _stage(stage: Any, path: Path, overrides: list[str] | None, **options: Any) -> None:
     from pipeline.config import load_config
     from pipeline.run_folder import RunFolder
     from pipeline.stages import run_missing
 
     config = load_config(path, overrides or ())
     folder = RunFolder.of(config)
-    run_missing(config, folder, tell, (stage,))
+    run_missing(config, folder, tell, (stage,), **options)
+    print(folder.root)
+
+
+def _share(share: str, path: Path, overrides: list[str] | None) -> None:
+    from pipeline.config import load_config
+    from pipeline.run_folder import RunFolder
+    from pipeline.stages import run_share
+
+    config = load_config(path, overrides or ())
+    folder = RunFolder.of(config)
+    run_share(config, folder, share, tell)
     print(folder.root)
 
 

@@ -12,6 +12,7 @@ RUNS/NAME-SIGNATURE/
   failed.json            why the last attempt failed; absent when it did not
   evaluate/TASK.json     scores and what they were measured with; complete when it validates
   evaluate/TASK.jsonl    one line per document
+  evaluate/TASK.answers/ the model's answers so far, while the task is being scored
 """
 
 from dataclasses import dataclass
@@ -73,6 +74,9 @@ class RunFolder:
 
     def samples(self, task: str) -> Path:
         return self.root / "evaluate" / f"{task}.jsonl"
+
+    def answers(self, task: str) -> Path:
+        return self.root / "evaluate" / f"{task}.answers"
 
     def create(self, config: RunConfig) -> None:
         """Make the folder and record the configuration in it."""

@@ -78,8 +78,10 @@ def _progress(folder: RunFolder) -> str:
     return "to do, goes on from a checkpoint" if any(folder.checkpoints.glob("step-*")) else "to do"
 
 
-def run_stage(stage: Stage, config: RunConfig, folder: RunFolder) -> Any:
-    """Run one stage and return its result. A failure is recorded in the run folder, success clears the record.
+def run_stage(stage: Stage, config: RunConfig, folder: RunFolder, **options: Any) -> Any:
+    """Run one stage, with its own `options`, and return its result.
+
+    A failure is recorded in the run folder, success clears the record.
 
     Raises:
         UserError: what the stage raises; another process may hold the folder, then this one waits for it.
@@ -87,13 +89,19 @@ def run_stage(stage: Stage, config: RunConfig, folder: RunFolder) -> Any:
     with _recorded(stage, folder):
         if not folder.versions.exists():
             write_json(folder.versions, versions())
-        result = getattr(import_module(f"pipeline.{stage}"), stage)(config, folder)
+        result = getattr(import_module(f"pipeline.{stage}"), stage)(config, folder, **options)
     folder.failure.unlink(missing_ok=True)
     return result
 
 
-def run_missing(config: RunConfig, folder: RunFolder, tell: Tell, stages: tuple[Stage, ...] | None = None) -> None:
-    """Run the incomplete ones of `stages` (default: all this run needs), saying of each what happens."""
+def run_missing(
+    config: RunConfig, folder: RunFolder, tell: Tell, stages: tuple[Stage, ...] | None = None, **options: Any
+) -> None:
+    """Run the incomplete ones of `stages` (default: all this run needs), saying of each what happens.
+
+    Args:
+        options: passed on to each stage.
+    """
     with exclusive(folder, tell):
         _remove_leftovers(folder)
         folder.create(config)
@@ -104,10 +112,22 @@ def run_missing(config: RunConfig, folder: RunFolder, tell: Tell, stages: tuple[
             if found.complete:
                 tell(f"{stage}: {found.words}, skipped" if "complete" in found.words else f"{stage}: {found.words}")
                 continue
-            run_stage(stage, config, folder)
+            run_stage(stage, config, folder, **options)
             gc.collect()  # accelerate's wrappers hold the model in a cycle: the next stage needs its memory
         if all(state(stage, config, folder).complete for stage in stages_of(config)):
             folder.failure.unlink(missing_ok=True)  # the record of an earlier attempt
+
+
+def run_share(config: RunConfig, folder: RunFolder, share: str, tell: Tell) -> None:
+    """Evaluate one share (`2/4`) beside processes that evaluate the others; the last one writes the results."""
+    from pipeline.evaluate.answers import Share
+
+    part = Share.parse(share)
+    folder.create(config)
+    with _recorded("evaluate", folder):
+        waiting = import_module("pipeline.evaluate").evaluate_share(config, folder, part)
+    words = f"done; {', '.join(waiting)} must wait for other shares" if waiting else "done, and with it all shares"
+    tell(f"evaluate {share}: {words}")
 
 
 def _remove_leftovers(folder: RunFolder) -> None:

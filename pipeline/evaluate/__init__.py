@@ -1,7 +1,6 @@
 """Evaluation: the lm-eval model over branched models, the tasks, and the stage that writes scores.
 
-`evaluate`, `missing_tasks` and `BranchedLM` are loaded when first used: importing the configuration must not
-import torch or lm-eval.
+What is named here is loaded when first used: importing the configuration must not import torch or lm-eval.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,9 @@ if TYPE_CHECKING:
     from pipeline.evaluate.fingerprint import missing_tasks as missing_tasks
     from pipeline.evaluate.harness import BranchedLM as BranchedLM
     from pipeline.evaluate.stage import evaluate as evaluate
+    from pipeline.evaluate.stage import evaluate_share as evaluate_share
 
-_HOMES = {"evaluate": "stage", "missing_tasks": "fingerprint", "BranchedLM": "harness"}
+_HOMES = {"evaluate": "stage", "evaluate_share": "stage", "missing_tasks": "fingerprint", "BranchedLM": "harness"}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,18 @@ class EvaluationConfig(Schema):
     limit: Annotated[int, Field(ge=1)] | None = None
     """Only the first documents of each task; the results are marked as limited."""
     max_batch_tokens: Annotated[int, Field(ge=1)] = 4096
-    """Token budget of one packed forward pass: prompts once per branch, and answers. Scores do not depend on it."""
+    """Token budget of one packed forward pass: prompts once per branch, and answers. Scores do not depend on it.
+    Where memory runs out, half of it is tried, and so on."""
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    """Longest input in tokens, default: what the model reads. Longer contexts lose their beginning and are counted."""
+    add_bos: bool = True
+    """One BOS in front of every text, as in training; false: whatever the tokenizer adds, as in lm-eval."""
+    spread: bool = False
+    """Spread the model's layers over all GPUs of the machine, for models that one cannot hold."""
+    chat_template: bool = False
+    """Put prompts (and examples, as turns of their own) into the tokenizer's chat template."""
+    system_prompt: str | None = None
+    """Text in front of every prompt; with a chat template, the system message."""
 
     @model_validator(mode="after")
     def _no_task_twice(self) -> "EvaluationConfig":

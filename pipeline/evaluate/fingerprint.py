@@ -15,8 +15,10 @@ from pipeline.prepare.templates import template_hash
 from pipeline.run_folder import RunFolder
 from pipeline.versions import installed
 
-EVALUATION_VERSION = 1
+EVALUATION_VERSION = 2
 """Raised when scoring changes so that earlier results no longer count."""
+SETTINGS = {"limit", "max_length", "add_bos", "chat_template", "system_prompt"}
+"""Keys of the configuration that scores of all tasks depend on."""
 
 
 def model_fingerprint(config: RunConfig, folder: RunFolder) -> str:
@@ -44,7 +46,7 @@ def evaluation_signature(task: str, config: RunConfig, model: str) -> str:
         "definition": content_hash(own) if own else f"lm-eval {installed('lm-eval')}",
         "template": paper_hash() if own else None,
         "data": content_hash(data_path(task, data)) if data else None,
-        "limit": config.evaluation.limit,
+        "settings": config.evaluation.model_dump(include=SETTINGS),
         "model": model,
     })  # fmt: skip
 

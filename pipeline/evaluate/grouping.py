@@ -1,14 +1,20 @@
-"""Requests grouped by the prompt they share, and groups packed into passes of bounded size."""
+"""Requests in token ids, and how they are put together into passes within a token budget."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 from torch import Tensor
+
+from pipeline.config import digest
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One text to score, in token ids.
+    """One text to score.
 
     The branches read `prompt`; the answer stream reads `stream`, whose first token opens the answer. Of the
     predictions made at its rows, the last `len(labels)` are scored.
@@ -28,6 +34,11 @@ class Scored:
         """The context belongs to the answer stream: everything is read causally."""
         return cls((), (*context, *continuation[:-1]), tuple(continuation))
 
+    @cached_property
+    def key(self) -> str:
+        """Equal requests have equal keys, and are answered once."""
+        return digest([self.prompt, self.stream, self.labels])
+
     @property
     def row_labels(self) -> tuple[int, ...]:
         """A label for every row; those of unscored rows mean nothing."""
@@ -43,37 +54,73 @@ class Scored:
         return -losses[-scored:].double().sum().item(), bool(hits[-scored:].all())
 
 
+def by_prompt(requests: Mapping[str, Scored]) -> dict[tuple[int, ...], list[str]]:
+    """Keys of the requests of each distinct prompt."""
+    found: dict[tuple[int, ...], list[str]] = {}
+    for key, request in requests.items():
+        found.setdefault(request.prompt, []).append(key)
+    return found
+
+
+def scored_passes(
+    branches: int, requests: Mapping[str, Scored], budget: int, share: bool = True
+) -> Iterator[list[str]]:
+    """Keys of one forward pass each, of at most `budget` tokens: prompts once per branch, then every stream.
+
+    Requests of one prompt stay together; a prompt whose answers exceed the budget is read again for the rest of
+    them. The costliest come first: the pass that may not fit runs at once, not at the end.
+
+    Args:
+        share: answers to one prompt read it once; otherwise the model reads it for each of them.
+    """
+    groups = sorted(_groups(requests, branches, budget if share else 0), key=lambda group: -group[0])
+    for part in runs([cost for cost, _ in groups], budget):
+        yield list(chain.from_iterable(keys for _, keys in groups[part]))
+
+
+def _groups(requests: Mapping[str, Scored], branches: int, budget: int) -> Iterator[tuple[int, list[str]]]:
+    """(tokens, keys) of requests that share a prompt."""
+    for prompt, keys in by_prompt(requests).items():
+        costs = [len(requests[key].stream) for key in keys]
+        base = branches * len(prompt)
+        for part in runs(costs, budget - base):
+            yield base + sum(costs[part]), keys[part]
+
+
 @dataclass(frozen=True)
-class Group:
-    """Requests that read one prompt, by their index."""
+class Continued:
+    """One text to continue."""
 
     prompt: tuple[int, ...]
-    members: tuple[int, ...]
-    cost: int
-    """Tokens of one pass: the prompt once per branch, then every stream."""
+    new: int
+    """Tokens at most."""
+    stop: tuple[str, ...]
+    settings: str
+    """Further options of transformers' `generate`, as JSON."""
+
+    @property
+    def options(self) -> tuple[int, tuple[str, ...], str]:
+        """Only prompts with equal options are continued together."""
+        return self.new, self.stop, self.settings
 
 
-def groups(requests: Sequence[Scored], branches: int, budget: int, share: bool = True) -> list[Group]:
-    """Each distinct prompt once, the costliest first: the pass that may not fit runs at once, not at the end.
-
-    A prompt whose answers exceed the budget is read again for the rest of them; without `share`, for each answer.
-    """
-    members: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    for index, request in enumerate(requests):
-        members.setdefault((request.prompt, 0 if share else index), []).append(index)
-    found = []
-    for (prompt, _), indices in members.items():
-        costs = [len(requests[index].stream) for index in indices]
-        base = branches * len(prompt)
-        found += [Group(prompt, tuple(indices[part]), base + sum(costs[part])) for part in runs(costs, budget - base)]
-    return sorted(found, key=lambda group: -group.cost)
+def continued_keys(requests: Sequence[Continued]) -> list[str]:
+    """A key for each request. Sampling one prompt twice asks for two answers, greedy decoding for one."""
+    seen: Counter[Continued] = Counter()
+    keys = []
+    for request in requests:
+        keys.append(digest([request.prompt, request.options, seen[request]]))
+        seen[request] += json.loads(request.settings)["do_sample"]
+    return keys
 
 
-def passes(requests: Sequence[Scored], branches: int, budget: int, share: bool = True) -> Iterator[list[Group]]:
-    """Groups whose cost together stays within `budget` tokens; one that exceeds it alone is a pass of its own."""
-    ordered = groups(requests, branches, budget, share)
-    for part in runs([group.cost for group in ordered], budget):
-        yield ordered[part]
+def continued_passes(branches: int, requests: Mapping[str, Continued], budget: int) -> Iterator[list[str]]:
+    """Keys of prompts that are continued together, long ones first, of at most `budget` tokens with the new ones."""
+    for options in dict.fromkeys(request.options for request in requests.values()):
+        keys = [key for key in requests if requests[key].options == options]
+        keys.sort(key=lambda key: -len(requests[key].prompt))
+        for part in runs([branches * len(requests[key].prompt) + options[0] for key in keys], budget):
+            yield keys[part]
 
 
 def runs(costs: Sequence[int], budget: int) -> Iterator[slice]:

@@ -1,11 +1,13 @@
 """The lm-eval model: every method and every plain model through one class."""
 
 import json
+import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
+from jinja2.exceptions import TemplateError
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import (
@@ -18,9 +20,11 @@ from lm_eval.models.utils import (
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import PreTrainedTokenizerBase
 
+from pipeline.config import digest
 from pipeline.errors import StageError
-from pipeline.evaluate.grouping import Group, Scored, passes, runs
+from pipeline.evaluate.grouping import Continued, Scored, by_prompt, continued_keys, continued_passes, scored_passes
 from pipeline.evaluate.progress import Progress
+from pipeline.evaluate.worker import Worker
 from pipeline.model import Batch, DualBranch
 
 MAX_GENERATED_TOKENS = 256
@@ -57,12 +61,11 @@ class BranchedLM(TemplateLM):
         super().__init__()
         self.model = model
         self.tokenizer: Any = tokenizer
-        self.max_batch_tokens = max_batch_tokens
+        self.worker = Worker(max_batch_tokens, progress)
         self.add_bos = add_bos
         self.max_length = max_length or resolve_max_length(model.model.config, tokenizer)
         self.truncated = 0
         self.precision = precision
-        self.progress = progress or Progress()
         self._encode = lru_cache(maxsize=4096)(self._encode_once)
 
     @property
@@ -77,6 +80,25 @@ class BranchedLM(TemplateLM):
     @property
     def tokenizer_name(self) -> str:
         return str(self.tokenizer.name_or_path).replace("/", "__")
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The conversation as the tokenizer's template writes it; without the system message where it has no place."""
+        try:
+            return self._chat(chat_history, add_generation_prompt)
+        except TemplateError:
+            return self._chat([turn for turn in chat_history if turn["role"] != "system"], add_generation_prompt)
+
+    def _chat(self, turns: list[dict[str, str]], opens_answer: bool) -> str:
+        return str(
+            self.tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=opens_answer, continue_final_message=not opens_answer
+            )
+        )
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The text of the template, which the harness records."""
+        name = chat_template if isinstance(chat_template, str) else None
+        return str(self.tokenizer.get_chat_template(name)) if chat_template else None
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Token ids; a BOS that the text already spells out is not added a second time."""
@@ -123,60 +145,49 @@ class BranchedLM(TemplateLM):
         return [Scored.without_prompt(*make_disjoint_window(pair)) for pair in pairs]
 
     def _score(self, requests: list[Scored]) -> list[tuple[float, bool]]:
-        """Scores in the order of the requests, however they are grouped."""
-        results: dict[int, tuple[float, bool]] = {}
-        self.progress.start(len(requests))
+        """Scores in the order of the requests, however they are grouped; nan for those of another share."""
         method = self.model.method
-        for groups in passes(requests, len(method.branches), self.max_batch_tokens, method.shares_prompts):
-            with self._autocast():
-                results |= self._score_pass(groups, requests)
-            self.progress.advance(sum(len(group.members) for group in groups))
-        return [results[index] for index in range(len(requests))]
+        plan = partial(scored_passes, len(method.branches), share=method.shares_prompts)
+        self.worker.answer({request.key: request for request in requests}, plan, self._score_pass)
+        known = self.worker.answers.known
+        return [
+            (score, bool(hit)) for score, hit in (known.get(request.key, (math.nan, False)) for request in requests)
+        ]
 
-    def _score_pass(self, groups: list[Group], requests: list[Scored]) -> dict[int, tuple[float, bool]]:
-        owners = [owner for owner, group in enumerate(groups) for _ in group.members]
-        indices = [index for group in groups for index in group.members]
-        packed = [requests[index] for index in indices]
-        batch = Batch.pack([group.prompt for group in groups], [request.stream for request in packed], owners)
+    def _score_pass(self, requests: dict[str, Scored]) -> dict[str, tuple[float, bool]]:
+        prompts = by_prompt(requests)
+        owners = [owner for owner, keys in enumerate(prompts.values()) for _ in keys]
+        keys = [key for keys in prompts.values() for key in keys]
+        packed = [requests[key] for key in keys]
+        batch = Batch.pack(list(prompts), [request.stream for request in packed], owners)
         labels = [label for request in packed for label in request.row_labels]
-        losses, greedy = self.model.score(batch, torch.tensor(labels))
+        with self._autocast():
+            losses, greedy = self.model.score(batch, torch.tensor(labels))
         rows = [len(request.stream) for request in packed]
         answers = zip(packed, losses.cpu().split(rows), greedy.cpu().split(rows), strict=True)
-        scores = [request.total(loss, hits) for request, loss, hits in answers]
-        return dict(zip(indices, scores, strict=True))
+        return dict(zip(keys, (request.total(loss, hits) for request, loss, hits in answers), strict=True))
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = True) -> list[str]:
-        """Greedy continuations unless the task asks for sampling, cut before the first stop string."""
-        results: dict[int, str] = {}
-        self.progress.start(len(requests))
-        for options, indices in _by_options(requests).items():
-            arguments = normalize_gen_kwargs(json.loads(options), MAX_GENERATED_TOKENS)
-            results |= self._generate(dict(arguments), {index: requests[index].args[0] for index in indices})
-        return [results[index] for index in range(len(requests))]
+        """Greedy continuations unless the task asks for sampling, cut before the first stop string.
 
-    def _generate(self, options: dict[str, Any], texts: dict[int, str]) -> dict[int, str]:
-        """The continuations of contexts that share their options, long ones first."""
-        stop = handle_stop_sequences(options.pop("until"), self.tokenizer.decode(self.eot_token_id))
-        new = options.pop("max_gen_toks")
-        prompts = {index: self._cut_prompt(text, new) for index, text in texts.items()}
-        ordered = sorted(prompts, key=lambda index: -len(prompts[index]))
-        branches = len(self.model.method.branches)
-        results: dict[int, str] = {}
-        for part in runs([branches * len(prompts[index]) + new for index in ordered], self.max_batch_tokens):
-            batch = ordered[part]
-            with self._autocast():
-                rows = self.model.generate(
-                    [prompts[index] for index in batch], new, **_sampling(options, stop), tokenizer=self.tokenizer
-                )
-            texts_out = (self.tokenizer.decode(row, skip_special_tokens=True) for row in rows)
-            results |= {
-                i: postprocess_generated_text(text, stop, None) for i, text in zip(batch, texts_out, strict=True)
-            }
-            self.progress.advance(len(batch))
-        return results
+        A sampled continuation is drawn with a seed made from its requests: it is the same in every repetition.
+        """
+        found = [self._continued(*request.args) for request in requests]
+        keys = continued_keys(found)
+        plan = partial(continued_passes, len(self.model.method.branches))
+        self.worker.answer(dict(zip(keys, found, strict=True)), plan, self._generate)
+        return [self.worker.answers.known.get(key, "") for key in keys]
+
+    def _continued(self, context: str, options: dict[str, Any]) -> Continued:
+        settings: dict[str, Any] = dict(normalize_gen_kwargs(dict(options), MAX_GENERATED_TOKENS))
+        stop = handle_stop_sequences(settings.pop("until"), self.tokenizer.decode(self.eot_token_id))
+        new = settings.pop("max_gen_toks")
+        # For transformers, temperature 0 is not greedy decoding but an error.
+        kept = {key: value for key, value in settings.items() if key != "temperature" or settings["do_sample"]}
+        return Continued(tuple(self._cut_prompt(context, new)), new, tuple(stop), json.dumps(kept, sort_keys=True))
 
     def _cut_prompt(self, text: str, new: int) -> list[int]:
         room = self.max_length - new
@@ -186,16 +197,16 @@ class BranchedLM(TemplateLM):
         self.truncated += len(tokens) > room
         return tokens[-room:]
 
-
-def _by_options(requests: Sequence[Instance]) -> dict[str, list[int]]:
-    """Indices of requests by their generation options: only equal ones are generated together."""
-    found: dict[str, list[int]] = {}
-    for index, request in enumerate(requests):
-        found.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(index)
-    return found
-
-
-def _sampling(options: dict[str, Any], stop: list[str]) -> dict[str, Any]:
-    """Options for transformers: temperature 0 is greedy decoding there, not a temperature."""
-    kept = {key: value for key, value in options.items() if key != "temperature" or options["do_sample"]}
-    return {**kept, "stop_strings": [text for text in stop if text]}
+    def _generate(self, requests: dict[str, Continued]) -> dict[str, str]:
+        new, stop, settings = next(iter(requests.values())).options
+        torch.manual_seed(int(digest(sorted(requests))[:8], 16))
+        with self._autocast():
+            rows = self.model.generate(
+                [request.prompt for request in requests.values()],
+                new,
+                **json.loads(settings),
+                stop_strings=[text for text in stop if text],
+                tokenizer=self.tokenizer,
+            )
+        texts = (self.tokenizer.decode(row, skip_special_tokens=True) for row in rows)
+        return {k: postprocess_generated_text(text, list(stop), None) for k, text in zip(requests, texts, strict=True)}

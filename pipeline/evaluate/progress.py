@@ -17,6 +17,9 @@ class Progress:
     def advance(self, requests: int) -> None:
         """That many more have been answered."""
 
+    def say(self, words: str) -> None:
+        """Something that the user should know."""
+
     def close(self) -> None:
         """Nothing more comes, perhaps because of an error."""
 
@@ -50,7 +53,7 @@ class Shown(Progress):
         elif self.done < self.total and now - self.printed >= SECONDS_BETWEEN_LINES:
             self.printed = now
             left = (self.total - self.done) / rate
-            self._say(f"{self.done}/{self.total} requests, {rate:.1f} requests/s, {left:.0f} s left")
+            self.say(f"{self.done}/{self.total} requests, {rate:.1f} requests/s, {left:.0f} s left")
         if self.bar and self.done >= self.total:
             self.close()
 
@@ -60,5 +63,5 @@ class Shown(Progress):
             self.bar.stop()
             self.bar = None
 
-    def _say(self, words: str) -> None:
+    def say(self, words: str) -> None:
         self.console.print(f"{self.label}: {words}", markup=False, soft_wrap=True, highlight=False)

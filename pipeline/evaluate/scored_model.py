@@ -5,6 +5,7 @@ from torch import Tensor
 
 from pipeline.config import RunConfig
 from pipeline.errors import StageError
+from pipeline.evaluate.spreading import spread
 from pipeline.model import DualBranch, build_model
 from pipeline.run_folder import RunFolder
 
@@ -12,8 +13,8 @@ INITIAL = {"lora_B": 0.0, "vera_lambda_b": 0.0, "ia3_l": 1.0}
 """Part of a parameter's name -> the value that makes an adapter do nothing, where training starts."""
 
 
-def load_model(config: RunConfig, folder: RunFolder) -> DualBranch:
-    """In evaluation mode, on the GPU if there is one.
+def load_model(config: RunConfig, folder: RunFolder, device: str | None = None) -> DualBranch:
+    """In evaluation mode, on `device`, by default the GPU if there is one; `evaluation.spread`: over all GPUs.
 
     Raises:
         StageError: the run trains, but every trained weight has its initial value.
@@ -23,7 +24,9 @@ def load_model(config: RunConfig, folder: RunFolder) -> DualBranch:
     else:
         model = DualBranch.from_pretrained(folder.model, base=config.model.name, precision=config.model.precision)
         refuse_untrained(model, config)
-    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    if config.evaluation.spread:
+        return spread(model.eval())
+    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
 
 
 def refuse_untrained(model: DualBranch, config: RunConfig) -> None:

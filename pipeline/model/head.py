@@ -38,6 +38,7 @@ def token_scores(head: nn.Module, hidden: Tensor, labels: Tensor) -> tuple[Tenso
     losses, hits = [], []
     for rows, targets in zip(*_chunks(head, hidden, labels), strict=True):
         logits = head(rows).float()
+        targets = targets.to(logits.device)  # which may not be the model's first one
         losses.append(cross_entropy(logits, targets, reduction="none"))
         hits.append(logits.argmax(dim=-1) == targets)
     return torch.cat(losses), torch.cat(hits)

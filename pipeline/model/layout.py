@@ -5,8 +5,9 @@ Plain causal finetuning needs no such split: there each sample is one piece.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +32,9 @@ class Pieces:
         self._masks: dict[int, Tensor] = {}
         self._plans: dict[int, SlipperyPlan] = {}
         self.is_even = all(length == self.longest for length in lengths)
+
+    def to(self, device: torch.device) -> "Pieces":
+        return Pieces(self.lengths, device, self.tail)
 
     @cached_property
     def valid(self) -> Tensor:
@@ -110,6 +114,18 @@ class Layout:
     """Rows of the causal stream whose outputs are the answers' hidden states."""
     recorder: dict[int, tuple[Tensor, Tensor]] | None = None
     _answer_mask: Tensor | None = None
+    _copies: dict[torch.device, "Layout"] = field(default_factory=dict)
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> "Layout":
+        """The same layout on another device, made once: accelerate moves every argument to the device of a layer."""
+        device = torch.device(device)
+        if device == self.input_ids.device:
+            return self
+        if device not in self._copies:
+            moved: dict[str, Any] = {n: part.to(device) for n, part in vars(self).items() if isinstance(part, Tensor)}
+            moved |= {name: getattr(self, name).to(device) for name in ("prompts", "answers")}
+            self._copies[device] = replace(self, **moved, _answer_mask=None)
+        return self._copies[device]
 
     @property
     def prompt_rows(self) -> int:

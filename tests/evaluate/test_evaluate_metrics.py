@@ -12,7 +12,7 @@ from pipeline.errors import StageError
 from pipeline.evaluate import BranchedLM
 from pipeline.evaluate.config import EvaluationConfig
 from pipeline.evaluate.records import lines, records, summary
-from pipeline.evaluate.stage import run_task
+from pipeline.evaluate.score import run_task
 from pipeline.evaluate.suite import Loaded, check_tasks, load_task
 from pipeline.model import DualBranch
 
@@ -56,7 +56,7 @@ def loaded(tmp_path: Path) -> Loaded:
 def test_metrics_equal_a_hand_computation(
     plain: DualBranch, tokenizer: PreTrainedTokenizerBase, loaded: Loaded
 ) -> None:
-    results = run_task(told(plain, tokenizer, [scores for _, scores in QUESTIONS]), loaded, limit=None)
+    results = run_task(told(plain, tokenizer, [scores for _, scores in QUESTIONS]), loaded, EvaluationConfig())
     found = records(loaded, results)
     outcome = summary("piqa_full", results, found)
     assert [record["prediction"] for record in found] == [0, 0, 1, 0]
@@ -70,7 +70,7 @@ def test_metrics_equal_a_hand_computation(
 
 
 def test_records_hold_what_was_scored(plain: DualBranch, tokenizer: PreTrainedTokenizerBase, loaded: Loaded) -> None:
-    results = run_task(told(plain, tokenizer, [scores for _, scores in QUESTIONS]), loaded, limit=2)
+    results = run_task(told(plain, tokenizer, [scores for _, scores in QUESTIONS]), loaded, EvaluationConfig(limit=2))
     found = [json.loads(line) for line in lines(records(loaded, results)).splitlines()]
     assert [record["doc_id"] for record in found] == [0, 1]
     assert found[0]["choices"] == ["no", "certainly so"]
@@ -86,6 +86,6 @@ def test_a_score_that_is_no_number_fails(
 ) -> None:
     scores = [{**scores} for _, scores in QUESTIONS]
     scores[2]["stay"] = value
-    results = run_task(told(plain, tokenizer, scores), loaded, limit=None)
+    results = run_task(told(plain, tokenizer, scores), loaded, EvaluationConfig())
     with pytest.raises(StageError, match="document 2: a log-likelihood is not a finite number"):
         records(loaded, results)

@@ -15,7 +15,7 @@ from pipeline.config import RunConfig, signature
 from pipeline.errors import StageError, UserError
 from pipeline.evaluate import evaluate, missing_tasks, stage
 from pipeline.evaluate.fingerprint import paper_hash
-from pipeline.evaluate.stage import run_task
+from pipeline.evaluate.score import run_task
 from pipeline.evaluate.suite import check_tasks, load_task
 from pipeline.model import build_model
 from pipeline.run_folder import RunFolder
@@ -59,7 +59,7 @@ def test_accuracies_equal_the_harness(tmp_path: Path, reference: HFLM) -> None:
     ours = evaluate(config, RunFolder.of(config))
     known = check_tasks(config.evaluation)
     for task, path in DATA.items():
-        results = run_task(reference, load_task(known, task, str(path)), limit=12)  # type: ignore[arg-type]
+        results = run_task(reference, load_task(known, task, str(path)), config.evaluation)  # type: ignore[arg-type]
         theirs = {metric: results["results"][task][f"{metric},none"] for metric in ("acc", "acc_norm")}
         assert ours[task]["metrics"] == theirs
 
@@ -213,7 +213,7 @@ def test_a_result_that_cannot_be_saved_fails(tmp_path: Path) -> None:
     folder = RunFolder.of(config)
     folder.root.mkdir(parents=True)
     (folder.root / "evaluate").write_text("in the way")
-    with pytest.raises(StageError, match=r"piqa_full.json: cannot be written"):
+    with pytest.raises(StageError, match=r"piqa_full.answers: cannot be written"):
         evaluate(config, folder)
     assert missing_tasks(config, folder) == ["piqa_full"]
 
