@@ -1,24 +1,34 @@
 """Asking a model: an instruction in the template of its training, and the answer as text."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, did_you_mean
 from pipeline.model import DualBranch, load_tokenizer, longest_input
-from pipeline.model.config import ModelConfig
+from pipeline.model.config import PRESETS, ModelConfig
 from pipeline.model.opening import is_trained, open_model
 from pipeline.prepare.forms import Example
-from pipeline.prepare.templates import apply_chat_template, check_template, paper_prompt, template_hash
+from pipeline.prepare.record import Fault
+from pipeline.prepare.templates import chat_prompt, check_template, paper_prompt, template_hash
 from pipeline.prepare.tokens import encode_prompt
 
 TEMPLATES = ("paper", "chat")
 
 
 def answer(
-    model: str, prompts: Sequence[str], max_new_tokens: int, temperature: float, seed: int, template: str | None
+    model: str,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    template: str | None,
+    method: str | None = None,
+    system: str = "",
+    max_length: int | None = None,
 ) -> list[str]:
     """The model's answers to several instructions, without special tokens.
 
@@ -26,33 +36,52 @@ def answer(
         model: a trained model folder, or a base model (folder or hub id).
         temperature: 0 takes the likeliest token, above 0 samples with `seed`.
         template: "paper", "chat", or None for the one trained with (a base model: its own chat template, if any).
+        method: how a base model reads the prompt; a preset, by default causal.
+        system: a system message before each instruction, in the chat template.
+        max_length: tokens of prompt and answer at most; default: those that the model was made for.
 
     Raises:
-        UserError: no such model, an unknown template, or an empty prompt.
+        UserError: no such model, an unknown template or method, or a prompt that is empty or too long.
     """
     if not all(prompt.strip() for prompt in prompts):
         raise UserError("a prompt is empty")
-    loaded = open_model(model)
+    loaded = _open(model, method)
     tokenizer: Any = load_tokenizer(ModelConfig(name=model if is_trained(model) else loaded.base.name))
     name = template or _template_of(loaded, tokenizer)
     if name not in TEMPLATES:
         raise UserError(f"template {name!r} is unknown: use one of {', '.join(TEMPLATES)}")
     check_template(name, tokenizer)  # type: ignore[arg-type]
-    ids = [encode_prompt(_wrap(prompt, name, tokenizer), name, tokenizer) for prompt in prompts]  # type: ignore[arg-type]
-    _check_room(loaded, max(map(len, ids)), max_new_tokens)
+    wrapped = [_wrap(prompt, system, name, tokenizer) for prompt in prompts]
+    encoded = [encode_prompt(text, name, tokenizer, segments) for text, segments in wrapped]  # type: ignore[arg-type]
+    ids, segments = [tokens for tokens, _ in encoded], [starts for _, starts in encoded]
+    _check_room(loaded, max(map(len, ids)), max_new_tokens, max_length)
     torch.manual_seed(seed)
     sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
-    found = loaded.generate(ids, max_new_tokens, eos_token_id=_ends(loaded, tokenizer), **sampling)
+    found = loaded.generate(ids, max_new_tokens, segments=segments, eos_token_id=_ends(loaded, tokenizer), **sampling)
     return [tokenizer.decode(tokens, skip_special_tokens=True).strip() for tokens in found]
 
 
-def _check_room(model: DualBranch, longest: int, max_new_tokens: int) -> None:
-    limit = longest_input(model.model.config)
-    if longest + max_new_tokens > limit:
+def _open(model: str, method: str | None) -> DualBranch:
+    if method is None:
+        return open_model(model)
+    if is_trained(model):
+        raise UserError(f"{model}: is a trained model, which reads prompts as in its training: leave out --method")
+    if method not in PRESETS:
+        raise UserError(f"method {method!r} is unknown{did_you_mean(method, PRESETS)}: use one of {', '.join(PRESETS)}")
+    return open_model(model, method)
+
+
+def _check_room(model: DualBranch, longest: int, max_new_tokens: int, max_length: int | None) -> None:
+    made_for, needed = longest_input(model.model.config), longest + max_new_tokens
+    limit = max_length or made_for
+    if needed > limit:
         raise UserError(
             f"the longest prompt has {longest} tokens and the model reads {limit}: "
             f"there is room for {max(limit - longest, 0)} new tokens, not {max_new_tokens}"
+            + ("" if max_length else " (--max-length goes further, beyond what the model was made for)")
         )
+    if needed > made_for:
+        print(f"warning: {needed} tokens, but the model was made for {made_for}: expect bad answers", file=sys.stderr)
 
 
 def _template_of(model: DualBranch, tokenizer: Any) -> str:
@@ -65,10 +94,16 @@ def _template_of(model: DualBranch, tokenizer: Any) -> str:
     raise UserError(f"the model was trained with another template (hash {trained}): name one with --template")
 
 
-def _wrap(prompt: str, template: str, tokenizer: Any) -> str:
-    if template == "paper":
-        return paper_prompt(Example(prompt, ""))
-    return apply_chat_template(tokenizer, [{"role": "user", "content": prompt}], add_generation_prompt=True)
+def _wrap(prompt: str, system: str, template: str, tokenizer: Any) -> tuple[str, tuple[int, ...]]:
+    """The text of the whole prompt, and where its segments start."""
+    if template == "chat":
+        try:
+            return chat_prompt(Example(prompt, "", system=system), tokenizer)
+        except Fault as fault:
+            raise UserError(f"--system: {fault}") from None
+    if system:
+        raise UserError(f"--system: the template {template!r} has no place for a system message, use chat")
+    return paper_prompt(Example(prompt, "")), ()
 
 
 def _ends(model: DualBranch, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -156,19 +156,42 @@ def generate(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Trained model folder (RUN/model) or base model.", show_default=False)
     ],
-    prompt: Annotated[list[str], typer.Option(help="The instruction; may be given several times.", show_default=False)],
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="The instruction; may be given several times.", show_default=False)
+    ] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option(help="File with one more instruction, however long.", show_default=False)
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(min=0.0, max=100.0, help="0: always the likeliest token.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the sampling, when temperature is above 0.")] = 42,
     template: Annotated[
         str | None, typer.Option(help="Template of the prompt; default: the one trained with.", show_default=False)
     ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="How a base model reads the prompt, e.g. slippery.", show_default=False)
+    ] = None,
+    system: Annotated[str, typer.Option(help="System message, in the chat template.", show_default=False)] = "",
+    max_length: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens in all, also beyond those the model was made for.", show_default=False),
+    ] = None,
 ) -> None:
     """Answer instructions with a trained model or a base model, in the template of its training."""
     from pipeline.answer import answer
 
-    for text in answer(model, prompt, max_new_tokens, temperature, seed, template):
+    prompts = [*(prompt or []), *([_text_of(prompt_file)] if prompt_file else [])]
+    if not prompts:
+        raise UserError("no instruction: give --prompt or --prompt-file")
+    for text in answer(model, prompts, max_new_tokens, temperature, seed, template, method, system, max_length):
         print(text)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
 @app.command()

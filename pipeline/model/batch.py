@@ -21,6 +21,8 @@ class Batch:
     """The prompt that each answer reads."""
     tokens: Tensor
     """[prompt tokens + answer rows]: all prompts, then all answers."""
+    segments: tuple[tuple[int, ...], ...] = ()
+    """For each prompt, where a further segment (the user's turn after the system's, ...) starts; (): nowhere."""
 
     @classmethod
     def pack(
@@ -28,6 +30,7 @@ class Batch:
         prompts: Sequence[Sequence[int]],
         answers: Sequence[Sequence[int]],
         owners: Sequence[int] | None = None,
+        segments: Sequence[Sequence[int]] = (),
     ) -> "Batch":
         """Lay prompts and answers one behind another.
 
@@ -35,6 +38,7 @@ class Batch:
             prompts: token ids that the branches read; may be empty.
             answers: token ids fed to the answer stream, the opening token first; at least one each.
             owners: index of the prompt of each answer; by default answer i reads prompt i.
+            segments: for each prompt the places, counted from its first token, where a further segment starts.
         """
         owners = tuple(range(len(answers)) if owners is None else owners)
         if not answers or any(len(answer) == 0 for answer in answers):
@@ -43,7 +47,9 @@ class Batch:
             raise ValueError(f"owners must name one of {len(prompts)} prompts for each of {len(answers)} answers")
         tokens = [token for part in (*prompts, *answers) for token in part]
         lengths = tuple(map(len, prompts)), tuple(map(len, answers))
-        return cls(*lengths, owners, torch.tensor(tokens, dtype=torch.long))
+        if len(segments) not in (0, len(prompts)):
+            raise ValueError(f"segments of {len(segments)} prompts, but there are {len(prompts)}")
+        return cls(*lengths, owners, torch.tensor(tokens, dtype=torch.long), tuple(map(tuple, segments)))
 
     @property
     def prompt_tokens(self) -> int:
@@ -61,7 +67,7 @@ class Batch:
     def with_unread_prompt(self) -> "Batch":
         """One prompt of one token more, which no answer reads: a stream of no rows cannot pass through a layer."""
         tokens = torch.cat([self.tokens.new_zeros(1), self.tokens[self.prompt_tokens :]])
-        return replace(self, prompt_lengths=(*self.prompt_lengths, 1), tokens=tokens)
+        return replace(self, prompt_lengths=(*self.prompt_lengths, 1), tokens=tokens, segments=())
 
     def unshared(self) -> "Batch":
         """The same with a prompt of its own for each answer."""

@@ -15,12 +15,17 @@ from pipeline.model.layout import Layout
 
 @torch.no_grad()
 def generate(
-    model: DualBranch, prompts: Sequence[Sequence[int]], max_new_tokens: int, **options: Any
+    model: DualBranch,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    segments: Sequence[Sequence[int]] = (),
+    **options: Any,
 ) -> list[list[int]]:
     """Continue several prompts at once.
 
     Args:
         prompts: token ids; the last one opens the answer, the branches read the ones before it.
+        segments: for each prompt, the tokens with which a further segment starts; (): each prompt is one.
         options: of transformers' `generate` (do_sample, temperature, stop_strings, eos_token_id, ...).
 
     Returns:
@@ -35,7 +40,7 @@ def generate(
     output = language_model.generate(
         input_ids=ids,
         attention_mask=mask,
-        cache=prefill(model, [prompt[:-1] for prompt in prompts]),
+        cache=prefill(model, [prompt[:-1] for prompt in prompts], segments),
         max_new_tokens=max_new_tokens,
         pad_token_id=filler,
         **options,
@@ -43,12 +48,14 @@ def generate(
     return [_until_end(row, ends) for row in output[:, width:].tolist()]
 
 
-def prefill(model: DualBranch, prompts: Sequence[Sequence[int]]) -> DynamicCache | None:
+def prefill(
+    model: DualBranch, prompts: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] = ()
+) -> DynamicCache | None:
     """Keys and values that an answer reads, of all prompts, padded on the left; None if all prompts are empty."""
     if not any(prompts):
         return None
     some_answer = [[0]]  # its rows are not recorded, but a stream of no rows cannot pass through a layer
-    layout = model.lay_out(Batch.pack(prompts, some_answer, owners=[0]), join=False)
+    layout = model.lay_out(Batch.pack(prompts, some_answer, [0], segments), join=False)
     layout.recorder = {}
     model.run(layout)
     cache = DynamicCache(config=model.model.config)

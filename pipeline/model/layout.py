@@ -23,24 +23,42 @@ class Pieces:
 
     Args:
         tail: known tokens that follow each piece and are not part of it: the one that opens the answer, or none.
+        segments: for each piece, where a further segment of it starts; (): nowhere.
     """
 
-    def __init__(self, lengths: Sequence[int], device: torch.device, tail: int = 0) -> None:
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        device: torch.device,
+        tail: int = 0,
+        segments: Sequence[Sequence[int]] = (),
+    ) -> None:
         self.lengths = list(lengths)
         self.count, self.total, self.longest = len(lengths), sum(lengths), max(lengths, default=0)
-        self.device, self.tail = device, tail
+        self.device, self.tail, self.segments = device, tail, segments
         self._masks: dict[int, Tensor] = {}
         self._plans: dict[int, SlipperyPlan] = {}
         self.is_even = all(length == self.longest for length in lengths)
 
     def to(self, device: torch.device) -> "Pieces":
-        return Pieces(self.lengths, device, self.tail)
+        return Pieces(self.lengths, device, self.tail, self.segments)
 
     @cached_property
     def valid(self) -> Tensor:
         """[count, longest]: is there a token at this place of the padded block?"""
         lengths = torch.tensor(self.lengths, device=self.device)
         return torch.arange(self.longest, device=self.device)[None, :] < lengths[:, None]
+
+    @cached_property
+    def segment(self) -> Tensor | None:
+        """[count, longest]: number of the segment of each place of the padded block; None: there is only one."""
+        if not any(self.segments):
+            return None
+        found = torch.zeros(self.count, self.longest, dtype=torch.long)
+        for row, starts in zip(found, self.segments, strict=True):
+            for start in starts:
+                row[start:] += 1
+        return found.to(self.device)
 
     @cached_property
     def _rows(self) -> Tensor:
@@ -73,7 +91,7 @@ class Pieces:
             if pattern.is_full:
                 self._masks[id(pattern)] = (valid | ~valid[:, :1])[:, None, None, :]
             else:
-                rule = pattern.mask(self.longest, self.device)
+                rule = pattern.mask(self.longest, self.device, self.tail, self.segment)
                 self._masks[id(pattern)] = (rule & valid[:, None, :] | ~valid[:, :, None])[:, None]
         return self._masks[id(pattern)]
 
@@ -182,7 +200,7 @@ def lay_out(batch: Batch, method: MethodConfig, join: bool = True) -> Layout:
     positions = (prompt_positions, answer_positions, prompt_positions)
     start = batch.prompt_tokens if first is not None else 0
     return Layout(
-        prompts=Pieces(batch.prompt_lengths, device, tail=1),
+        prompts=Pieces(batch.prompt_lengths, device, tail=1, segments=batch.segments),
         answers=Pieces(batch.answer_lengths, device),
         owners=None if _is_paired(batch) else torch.tensor(batch.owners, device=device),
         first=first,

@@ -69,16 +69,20 @@ class Pattern:
         """What a configuration may set, with the values in use."""
         return asdict(self.sparsity) if self.sparsity else {}
 
-    def mask(self, length: int, device: "torch.device | None" = None, tail: int = 0) -> "Tensor":
-        """The rule as a boolean matrix [query, key], [length, length], over tokens of one segment.
+    def mask(
+        self, length: int, device: "torch.device | None" = None, tail: int = 0, segment: "Tensor | None" = None
+    ) -> "Tensor":
+        """The rule as a boolean matrix [..., query, key], [..., length, length].
 
         Args:
             tail: known tokens behind these.
+            segment: the segment of each token, [..., length]; default: all in one.
         """
         import torch
 
         position = torch.arange(length, device=device)
-        places = Places(position, torch.zeros_like(position), length + tail - 1 - position)
+        segment = torch.zeros_like(position) if segment is None else segment
+        places = Places(position, segment, length + tail - 1 - position)
         return self.rule(places.queries(), places.keys())
 
 

@@ -1,7 +1,7 @@
 """The cache of prepared rows: one folder per key, whole or absent.
 
 CACHE/prepared/KEY/
-  rows.arrow      id, input_ids, prompt_length (Arrow stream, as the `datasets` library reads it)
+  rows.arrow      id, input_ids, prompt_length, segments (Arrow stream, as the `datasets` library reads it)
   rejects.jsonl   rows set aside: source, line, reason, detail
   manifest.json   counts, and the checksum of each file
 """
@@ -22,7 +22,10 @@ from pipeline.files import atomic_folder, read_json, write_json
 from pipeline.prepare.tokens import Tokens
 
 ROWS, REJECTS, MANIFEST = "rows.arrow", "rejects.jsonl", "manifest.json"
-SCHEMA = pa.schema([("id", pa.string()), ("input_ids", pa.list_(pa.int32())), ("prompt_length", pa.int32())])
+SCHEMA = pa.schema([
+    ("id", pa.string()), ("input_ids", pa.list_(pa.int32())), ("prompt_length", pa.int32()),
+    ("segments", pa.list_(pa.int32())),
+])  # fmt: skip
 BATCH = 1000
 
 
@@ -33,6 +36,8 @@ class Row:
     id: str
     input_ids: list[int]
     prompt_length: int
+    segments: list[int]
+    """Prompt tokens with which a further segment of the prompt starts."""
 
 
 class PreparedData:
@@ -69,7 +74,10 @@ class Writer:
         self._batch: list[dict[str, Any]] = []
 
     def add(self, name: str, tokens: Tokens) -> None:
-        self._batch.append({"id": name, "input_ids": tokens.input_ids, "prompt_length": tokens.prompt_length})
+        self._batch.append({
+            "id": name, "input_ids": tokens.input_ids, "prompt_length": tokens.prompt_length,
+            "segments": tokens.segments,
+        })  # fmt: skip
         if len(self._batch) >= BATCH:
             self._flush()
 

@@ -42,6 +42,9 @@ class Rendered:
 
     prompt: str
     answer: str
+    segments: tuple[int, ...] = ()
+    """Characters of the prompt where a further segment starts: an instruction's input, the user's text after a system
+    message."""
 
 
 def layout_of(example: Example) -> Layout:
@@ -85,20 +88,48 @@ def render(example: Example, template: TemplateName, tokenizer: "PreTrainedToken
         return _chat(example, tokenizer)
     if example.system:
         raise Fault("a system message, for which the paper's templates have no place")
-    return Rendered(paper_prompt(example), paper_answers(example)[example.index if example.choices else 0])
+    answer = paper_answers(example)[example.index if example.choices else 0]
+    return Rendered(paper_prompt(example), answer, paper_segments(example))
+
+
+def paper_segments(example: Example) -> tuple[int, ...]:
+    """Where the input of an instruction starts in the paper's prompt; nowhere in other layouts."""
+    if layout_of(example) != "input":
+        return ()
+    return (PROMPT.index("{body}") + len(body(example, "input")) - len(example.input),)
 
 
 def _chat(example: Example, tokenizer: "PreTrainedTokenizerFast") -> Rendered:
     layout = layout_of(example)
     _refuse_special(example, tokenizer)
     answer = answers(example, layout)[example.index if example.choices else 0]
-    turns = [{"role": "system", "content": example.system}] if example.system else []
-    turns += [{"role": "user", "content": body(example, layout)}]
-    prompt = apply_chat_template(tokenizer, turns, add_generation_prompt=True)
+    prompt, segments = chat_prompt(example, tokenizer)
+    turns = _turns(example, body(example, layout))
     whole = apply_chat_template(tokenizer, [*turns, {"role": "assistant", "content": answer}])
     if not whole.startswith(prompt):
         raise Fault("the chat template renders the prompt differently once it is answered")
-    return Rendered(prompt, _close(whole[len(prompt) :], tokenizer))
+    return Rendered(prompt, _close(whole[len(prompt) :], tokenizer), segments)
+
+
+def _turns(example: Example, text: str) -> list[dict[str, str]]:
+    system = [{"role": "system", "content": example.system}] if example.system else []
+    return [*system, {"role": "user", "content": text}]
+
+
+def chat_prompt(example: Example, tokenizer: "PreTrainedTokenizerFast") -> tuple[str, tuple[int, ...]]:
+    """The prompt of the chat template, and where the user's text starts if a system message comes before it.
+
+    Raises:
+        Fault: the template refuses the conversation.
+    """
+    text = body(example, layout_of(example))
+    prompt = apply_chat_template(tokenizer, _turns(example, text), add_generation_prompt=True)
+    if not example.system:
+        return prompt, ()
+    # Two prompts that differ from the first character of the user's text on tell where that is, whatever the template.
+    other = "1" if text.lstrip()[:1] == "0" else "0"
+    probe = apply_chat_template(tokenizer, _turns(example, other), add_generation_prompt=True)
+    return prompt, (next(place for place, pair in enumerate(zip(prompt, probe, strict=False)) if len(set(pair)) > 1),)
 
 
 def apply_chat_template(tokenizer: "PreTrainedTokenizerFast", turns: list[dict[str, str]], **options: Any) -> str:

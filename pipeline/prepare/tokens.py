@@ -18,6 +18,8 @@ class Tokens:
     """Number of leading prompt tokens, BOS included; the labels are `input_ids[prompt_length:]`."""
     merged: bool = False
     """A token reaches from the prompt into the answer. It counts as answer."""
+    segments: tuple[int, ...] = ()
+    """Prompt tokens with which a further segment starts."""
 
 
 def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrainedTokenizerFast) -> list[Tokens]:
@@ -38,10 +40,16 @@ def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrai
     return [_split(text, ids, spans, tokenizer) for text, ids, spans in rows]
 
 
-def encode_prompt(prompt: str, template: TemplateName, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Token ids of a prompt without answer, BOS in front: what generation starts from."""
-    found = tokenizer(prompt, add_special_tokens=False, split_special_tokens=template == "paper")
-    return _with_bos(list(found["input_ids"]), tokenizer)
+def encode_prompt(
+    prompt: str, template: TemplateName, tokenizer: PreTrainedTokenizerFast, segments: Sequence[int] = ()
+) -> tuple[list[int], tuple[int, ...]]:
+    """Token ids of a prompt without answer, BOS in front, and the tokens with which its segments start."""
+    found = tokenizer(
+        prompt, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=template == "paper"
+    )
+    ids = _with_bos(list(found["input_ids"]), tokenizer)
+    spans = found["offset_mapping"]
+    return ids, tuple(_token_at(start, spans) + len(ids) - len(spans) for start in segments)
 
 
 def _split(text: Rendered, ids: list[int], spans: list[tuple[int, int]], tokenizer: PreTrainedTokenizerFast) -> Tokens:
@@ -50,10 +58,16 @@ def _split(text: Rendered, ids: list[int], spans: list[tuple[int, int]], tokeniz
     The end decides, not the start: some tokenizers leave the space out of a token's span.
     """
     boundary = len(text.prompt)
-    split = next((index for index, (_, end) in enumerate(spans) if end > boundary), len(ids))
+    split = _token_at(boundary, spans)
     merged = split < len(ids) and spans[split][0] < boundary
     prompt = _with_bos(ids[:split], tokenizer)
-    return Tokens([*prompt, *ids[split:], tokenizer.eos_token_id], len(prompt), merged)
+    segments = tuple(_token_at(start, spans) + len(prompt) - split for start in text.segments)
+    return Tokens([*prompt, *ids[split:], tokenizer.eos_token_id], len(prompt), merged, segments)
+
+
+def _token_at(character: int, spans: list[tuple[int, int]]) -> int:
+    """The first token that ends behind a character."""
+    return next((index for index, (_, end) in enumerate(spans) if end > character), len(spans))
 
 
 def _with_bos(ids: list[int], tokenizer: PreTrainedTokenizerFast) -> list[int]:

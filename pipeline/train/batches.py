@@ -23,6 +23,8 @@ class Row(Protocol):
     def input_ids(self) -> Sequence[int]: ...
     @property
     def prompt_length(self) -> int: ...
+    @property
+    def segments(self) -> Sequence[int]: ...
 
 
 class PreparedRows(Protocol):
@@ -93,7 +95,7 @@ class MicroBatch:
         answers = [row.input_ids[row.prompt_length - 1 : -1] for row in rows]
         return cls(
             ids=tuple(row.id for row in rows),
-            batch=Batch.pack(prompts, answers),
+            batch=Batch.pack(prompts, answers, segments=[row.segments for row in rows]),
             labels=torch.tensor([token for row in labels for token in row]),
             lengths=tuple(len(row) for row in labels),
             tokens=sum(len(row.input_ids) for row in rows),

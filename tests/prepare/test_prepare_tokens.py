@@ -105,7 +105,7 @@ def test_token_across_the_boundary_goes_to_the_answer(tokenizers: dict[str, PreT
 def test_encode_prompt_equals_the_prompt_of_a_row(tokenizers: dict[str, PreTrainedTokenizerFast]) -> None:
     for kind in ("byte_bpe", "byte_bpe_without_bos", "unigram", "stories"):
         _, tokens = _encode(FIRST, tokenizers[kind])
-        prompt = encode_prompt(paper_prompt(FIRST), "paper", tokenizers[kind])
+        prompt, _ = encode_prompt(paper_prompt(FIRST), "paper", tokenizers[kind])
         assert prompt == tokens.input_ids[: tokens.prompt_length], kind
 
 

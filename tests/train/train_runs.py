@@ -20,6 +20,7 @@ class Sample:
     id: str
     input_ids: list[int]
     prompt_length: int
+    segments: tuple[int, ...] = ()
 
 
 class Samples(list):
