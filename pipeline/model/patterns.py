@@ -105,6 +105,7 @@ PATTERNS: dict[str, Pattern] = {
     "causal": Pattern(lambda query, key: key.position <= query.position, is_causal=True),
     "bidirectional": Pattern(lambda query, key: (key.position >= 0) & (query.position >= 0), is_full=True),
     "anti_causal": Pattern(lambda query, key: key.position >= query.position),
+    "segment": Pattern(lambda query, key: key.segment <= query.segment),
     "slippery": slippery(),
 }
 
