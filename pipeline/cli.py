@@ -24,6 +24,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Look at configurations without running anything.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+show_app = typer.Typer(help="Draw what methods are made of.", no_args_is_help=True)
+app.add_typer(show_app, name="show")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of one run.", show_default=False)]
 GridFile = Annotated[
@@ -223,6 +225,31 @@ def config_signature(config: GridFile, overrides: Overrides = None) -> None:
     cells = load_grid(config, overrides or ()).cells
     for cell in cells:
         print(signature(cell.config) if len(cells) == 1 else f"{signature(cell.config)}  {cell}")
+
+
+@show_app.command("pattern", epilog="Example: dualtune show pattern slippery --length 12 --window 2 --png mask.png")
+def show_pattern(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Such as causal or slippery.", show_default=False)],
+    length: Annotated[int, typer.Option(min=1, max=200, help="Tokens of the prompt.")] = 10,
+    answer: Annotated[int, typer.Option(min=1, max=200, help="Tokens of the answer, with the one that opens it.")] = 3,
+    segments: Annotated[
+        list[int] | None, typer.Option(min=1, help="Where a further segment of the prompt starts.", show_default=False)
+    ] = None,
+    sinks: Annotated[int | None, typer.Option(help="Of slippery: first tokens seen.", show_default=False)] = None,
+    window: Annotated[int | None, typer.Option(help="Of slippery: tokens before it seen.", show_default=False)] = None,
+    full_rows: Annotated[int | None, typer.Option(help="Of slippery: full last rows.", show_default=False)] = None,
+    scope: Annotated[str | None, typer.Option(help="Of slippery: prompt or input.", show_default=False)] = None,
+    png: Annotated[Path | None, typer.Option(help="Also write a picture.", show_default=False)] = None,
+) -> None:
+    """Draw which tokens each token of prompt (solid) and answer (shaded) sees: a row is a query, a column a key."""
+    from pipeline.model.picture import drawn, sample_mask, save_png
+
+    parameters = {"sinks": sinks, "window": window, "full_rows": full_rows, "scope": scope}
+    given = {key: value for key, value in parameters.items() if value is not None}
+    mask = sample_mask(name, given, length, answer, segments or ())
+    print(drawn(mask, length))
+    if png is not None:
+        save_png(mask, length, " ".join([name, *(f"{key}={value}" for key, value in given.items())]), png)
 
 
 def follow_parent() -> None:
