@@ -52,14 +52,15 @@ def _execute(plans: Sequence[CellPlan], jobs: int, tell: Tell) -> list[tuple[Gri
 
 def report_grid(grid: Grid, output: Path | None) -> None:
     """Print and write the table of a grid, whatever is there of it."""
-    cells = [_report_cell(cell) for cell in grid.cells]
-    report(cells, grid.name, grid.baseline, output or grid.runs / REPORTS / grid.name, console())
+    cells = [_report_cell(cell, grid) for cell in grid.cells]
+    folder = output or grid.runs / REPORTS / grid.name
+    report(cells, grid.name, grid.baseline, folder, console(), reference=grid.reference)
 
 
-def _report_cell(cell: GridCell) -> Cell:
+def _report_cell(cell: GridCell, grid: Grid) -> Cell:
     reason = failure(cell.folder)
-    tasks = cell.config.evaluation.tasks
-    return Cell(cell.row, cell.seed, cell.folder, tasks, f"failed: {reason}" if reason else None)
+    columns = grid.columns(cell.config.evaluation.tasks)
+    return Cell(cell.row, cell.seed, cell.folder, columns, f"failed: {reason}" if reason else None)
 
 
 def report_folders(folders: Sequence[Path], output: Path | None) -> None:

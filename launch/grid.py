@@ -9,11 +9,15 @@ rows:                        # label in the table -> what differs from the share
   Bitune: {method: bitune}
 baseline: LoRA               # the row that others are compared with
 seeds: [42, 43]
+metrics:                     # columns of a task; by default its main metric (optional)
+  logiqa: [acc, acc_norm]
+reference:                   # published numbers, shown as further rows: label -> column -> text (optional)
+  Paper: {"logiqa:acc": 23.0 ± 1.6}
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +41,8 @@ class GridConfig(Schema):
     rows: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (42,)
     baseline: str | None = None
+    metrics: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = {}
+    reference: dict[str, dict[str, str | float]] = {}
 
     @model_validator(mode="after")
     def _check(self) -> "GridConfig":
@@ -52,7 +58,7 @@ class GridConfig(Schema):
         return self
 
 
-OWN_KEYS = ("name", "rows", "seeds", "baseline")
+OWN_KEYS = ("name", "rows", "seeds", "baseline", "metrics", "reference")
 """Overrides of these change the grid; all others change every run."""
 
 
@@ -79,6 +85,10 @@ class Grid:
     name: str
     cells: tuple[GridCell, ...]
     baseline: str | None
+    metrics: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Task -> its metrics, each a column `task:metric`; a task that is not here has its main metric as one column."""
+    reference: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Label -> column -> a published number as text."""
 
     @property
     def runs(self) -> Path:
@@ -89,6 +99,11 @@ class Grid:
     def tasks(self) -> tuple[str, ...]:
         """The evaluation tasks of all cells, in order of first mention."""
         return tuple(dict.fromkeys(task for cell in self.cells for task in cell.config.evaluation.tasks))
+
+    def columns(self, tasks: Sequence[str]) -> tuple[str, ...]:
+        """The columns of the table for these tasks."""
+        named = {task: [f"{task}:{metric}" for metric in metrics] for task, metrics in self.metrics.items()}
+        return tuple(column for task in tasks for column in named.get(task, [task]))
 
 
 def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
@@ -111,7 +126,20 @@ def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
     shared = merge({"base": base, **grid.config}, path)
     cells = [cell for row in grid.rows for cell in _row_cells(grid, row, shared, path, others)]
     _refuse_twins(cells, path)
-    return Grid(grid.name, tuple(cells), grid.baseline)
+    reference = {label: {key: str(text) for key, text in row.items()} for label, row in grid.reference.items()}
+    found = Grid(grid.name, tuple(cells), grid.baseline, grid.metrics, reference)
+    _check_columns(found, path)
+    return found
+
+
+def _check_columns(grid: Grid, path: Path) -> None:
+    """A metric of a task that is not scored, or a published number that stands in no column, would be lost."""
+    columns = grid.columns(grid.tasks)
+    odd = {f"metrics.{task}": grid.tasks for task in grid.metrics if task not in grid.tasks}
+    odd |= {f"reference.{label}.{key}": columns for label, row in grid.reference.items() for key in row
+            if key not in columns}  # fmt: skip
+    for key, known in odd.items():
+        raise UserError(f"{path}: {key}: no such column; there are {', '.join(known)}")
 
 
 def _refuse_new_rows(overrides: Sequence[str], rows: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """The report stage: from run folders to a table in which every number can be traced to its run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -25,6 +25,7 @@ def report(
     folder: Path,
     console: Console | None = None,
     task_differences: bool = False,
+    reference: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Table:
     """Write report.md, report.tex (a document), table.tex (to \\input) and report.json; print the table.
 
@@ -33,13 +34,14 @@ def report(
     Args:
         baseline: name of the row that the others are compared with, or None.
         task_differences: show each task's difference to the baseline too, not only the average's.
+        reference: label -> column -> published number, shown as further rows.
 
     Raises:
         UserError: nothing to show, an unknown baseline, or a row that mixes more than seeds.
         StageError: a file cannot be written.
     """
     console = console or Console()
-    table = build_table(cells, title, baseline, task_differences)
+    table = build_table(cells, title, baseline, task_differences, reference or {})
     texts = {
         "report.md": render_markdown(table),
         "report.tex": render_document(table),

@@ -6,7 +6,7 @@ from pipeline.report.statistics import DDOF
 
 def caption(table: Table) -> str:
     """Metric, seeds, ddof, documents, limits, and what bold and the difference mean."""
-    parts = [_metric(table), _seeds(table), _documents(table), _bold(table), _difference(table)]
+    parts = [_metric(table), _seeds(table), _documents(table), _bold(table), _difference(table), _published(table)]
     return " ".join(part for part in parts if part)
 
 
@@ -27,7 +27,7 @@ def _direction(column: Column) -> str:
 
 def _seeds(table: Table) -> str:
     counts: dict[int, list[str]] = {}
-    for row in table.rows:
+    for row in (row for row in table.rows if not row.is_published):
         counts.setdefault(_planned(row), []).append(row.name)
     spread = f"mean ± sample standard deviation over seeds (ddof = {DDOF})"
     if list(counts) == [1]:
@@ -67,7 +67,7 @@ def _bold(table: Table) -> str:
     entries = [entry for row in table.rows for entry in row.entries]
     if not any(entry.best for entry in entries):
         return ""
-    complete = "" if all(entry.complete for entry in entries) else " complete number"
+    complete = "" if all(entry.complete or entry.published is not None for entry in entries) else " complete number"
     return f"Bold: best{complete} of its column."
 
 
@@ -79,3 +79,8 @@ def _difference(table: Table) -> str:
     if any(entry.reference is not None for entry in entries):
         parts.append(f"In brackets: difference to {table.baseline}.")
     return " ".join(parts)
+
+
+def _published(table: Table) -> str:
+    names = [row.name for row in table.rows if row.is_published]
+    return f"Published numbers, not measured here: {'; '.join(names)}." if names else ""

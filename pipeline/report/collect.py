@@ -16,7 +16,8 @@ from pipeline.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Cell:
-    """One planned run: a row of the table, a seed (None: the run has none), and the tasks it is scored on.
+    """One planned run: a row of the table, a seed (None: the run has none), and the tasks it is scored on, each as
+    `task` (its main metric) or `task:metric`.
 
     `reason` is what the planner knows about a run that did not finish ("failed: out of memory"). It is shown where
     a number is missing; numbers that are there count whatever it says.
@@ -121,9 +122,10 @@ def _trained_on(folder: RunFolder, config: RunConfig, expected: str) -> str | No
 
 
 def _outcome(cell: Cell, task: str, config: RunConfig, expected: str, prepared_key: str | None) -> Outcome:
-    root, path = cell.folder.root, cell.folder.evaluation(task)
+    name, _, metric = task.partition(":")
+    root, path = cell.folder.root, cell.folder.evaluation(name)
     try:
-        evaluation = read_evaluation(path, task, config, expected)
+        evaluation = read_evaluation(path, name, config, expected, metric or None)
     except UnusableError as error:
         reason = cell.reason if cell.reason and not path.exists() else str(error)
         return Missing(cell.row, task, cell.seed, root, reason)

@@ -36,6 +36,8 @@ class Entry:
     best: bool = False
     reference: float | None = None
     letter: str = ""
+    published: str | None = None
+    """The number as another source states it, where nothing was measured."""
 
     @property
     def n(self) -> int:
@@ -56,6 +58,8 @@ class Entry:
     @property
     def value(self) -> str:
         """The mean, in percent with one decimal (metrics that are no fractions: two decimals); "-" without one."""
+        if self.published is not None:
+            return self.published
         return "-" if self.summary is None else self._written(self.summary.mean)
 
     @property
@@ -95,6 +99,11 @@ class Row:
 
     name: str
     entries: tuple[Entry, ...]
+
+    @property
+    def is_published(self) -> bool:
+        """Another source's numbers, not measured here."""
+        return any(entry.published is not None for entry in self.entries)
 
     def change(self, index: int, **values: Any) -> "Row":
         """The row with some fields of one entry replaced."""

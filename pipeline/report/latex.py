@@ -79,6 +79,8 @@ def _cells(table: Table, index: int) -> list[str]:
 
 
 def _cell(entry: Entry) -> str:
+    if entry.published is not None:
+        return escape(entry.published)
     text = rf"\textbf{{{entry.value}}}" if entry.best else entry.value
     text += rf" $\pm$ {entry.spread}" if entry.spread else ""
     text += f" ({_signed(entry.change)})" if entry.change and not entry.is_average else ""

@@ -27,6 +27,8 @@ def _line(cells: list[str]) -> str:
 
 
 def _cell(entry: Entry) -> str:
+    if entry.published is not None:
+        return escape(entry.published)
     text = f"**{entry.value}**" if entry.best else entry.value
     text += f" ± {entry.spread}" if entry.spread else ""
     text += f" ({entry.change})" if entry.change and not entry.is_average else ""

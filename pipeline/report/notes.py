@@ -26,7 +26,7 @@ def _marked(row: Row, letters: dict[str, str]) -> Row:
 
 
 def _note(entry: Entry) -> str:
-    if entry.complete:
+    if entry.complete or entry.published is not None:
         return ""
     if entry.is_average:
         return "only seeds with every task" if entry.n else "no seed has every task"

@@ -33,6 +33,8 @@ def _row(row: Row, table: Table) -> dict[str, Any]:
 
 
 def _cell(entry: Entry) -> dict[str, Any]:
+    if entry.published is not None:
+        return {"published": entry.published}
     values: dict[str, Any] = {
         "value": entry.summary.mean if entry.summary else None,
         "std": entry.summary.std if entry.summary else None,

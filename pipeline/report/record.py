@@ -94,8 +94,11 @@ def is_fraction(metric: str) -> bool:
     return metric.partition(",")[0] not in UNBOUNDED
 
 
-def read_evaluation(path: Path, task: str, config: RunConfig, signature: str) -> Evaluation:
+def read_evaluation(path: Path, task: str, config: RunConfig, signature: str, metric: str | None = None) -> Evaluation:
     """The evaluation at `path`, if it is whole, finished and made by this configuration.
+
+    Args:
+        metric: the one to show, in place of the task's main metric.
 
     Raises:
         UnusableError: saying what is missing or wrong.
@@ -108,6 +111,7 @@ def read_evaluation(path: Path, task: str, config: RunConfig, signature: str) ->
         evaluation = Evaluation.model_validate(content)
     except ValidationError as error:
         raise UnusableError(f"evaluation of {task} is damaged ({'; '.join(explain(error, Evaluation))})") from None
+    evaluation = evaluation.model_copy(update={"main_metric": metric}) if metric else evaluation
     _check_origin(evaluation, task, config, signature)
     _check_value(evaluation)
     return evaluation

@@ -1,8 +1,9 @@
 """The table: rows are methods, columns are tasks, their average and its difference to the baseline."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from pipeline.errors import UserError
 from pipeline.report.caption import caption
@@ -16,13 +17,18 @@ AVERAGE = "average"
 
 
 def build_table(
-    cells: Sequence[Cell], title: str, baseline: str | None = None, task_differences: bool = False
+    cells: Sequence[Cell],
+    title: str,
+    baseline: str | None = None,
+    task_differences: bool = False,
+    reference: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> Table:
     """Collect the cells and compute every number of the table.
 
     Args:
         baseline: the row that others are compared with; None: no differences.
         task_differences: also give each task's difference to the baseline.
+        reference: label -> column -> published number, which become the last rows.
 
     Raises:
         UserError: there is nothing to show, the baseline is unknown, or a row mixes more than seeds.
@@ -39,7 +45,7 @@ def build_table(
     columns = _with_average(columns)
     rows = [replace(row, entries=row.entries[: len(columns)]) for row in rows]
     rows = _with_differences(_with_best(rows, columns), columns, baseline, task_differences)
-    rows, notes = annotate(rows)
+    rows, notes = annotate([*rows, *(_published(label, texts, columns) for label, texts in reference.items())])
     table = Table(title, "", baseline, tuple(columns), tuple(rows), notes)
     return replace(table, caption=caption(table))
 
@@ -78,6 +84,10 @@ def _entry(outcomes: Sequence[Outcome], column: Column) -> Entry:
         records=records,
         missing=missing,
     )
+
+
+def _published(label: str, texts: Mapping[str, str], columns: Sequence[Column]) -> Row:
+    return Row(label, tuple(Entry(None, 0, published=texts.get(column.name, "-")) for column in columns))
 
 
 def _average(entries: Sequence[Entry]) -> Entry:

@@ -1,5 +1,7 @@
 """From a grid file to cells, and from cells to a plan."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,22 @@ def test_the_plan_of_an_untouched_grid(tmp_path: Path, monkeypatch: pytest.Monke
     assert [planned.missing for planned in plans] == [("evaluate",), *[("prepare", "train", "evaluate")] * 2]
     assert summary(plans) == "3 runs: 0 of 7 stages complete, 7 to do"
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"metrics": {"logiqa": ["acc"]}}, "metrics.logiqa: no such column; there are csqa_full"),
+        ({"metrics": {"csqa_full": ["acc"]}, "reference": {"Paper": {"csqa_full": 1}}},
+         "reference.Paper.csqa_full: no such column; there are csqa_full:acc"),
+    ],
+)  # fmt: skip
+def test_metrics_and_published_numbers_need_a_column(tmp_path: Path, keys: dict, expected: str) -> None:
+    values = {
+        "name": "g", "rows": {"a": {"method": "causal"}}, **keys,
+        "config": {"model": "m", "tuning": "none", "evaluation": {"tasks": ["csqa_full"]}},
+    }  # fmt: skip
+    path = tmp_path / "grid.yaml"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UserError, match=re.escape(expected)):
+        load_grid(path)

@@ -1,12 +1,15 @@
 """The numbers of a table against values computed by hand."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from math import isclose, sqrt
+from pathlib import Path
 
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.report import Cell, Table, build_table
+from pipeline.report import Cell, Table, build_table, report
 
 MakeRun = Callable[..., Cell]
 
@@ -151,3 +154,30 @@ def test_unknown_baseline_and_empty_input_are_refused(demo_cells: list[Cell]) ->
         build_table(demo_cells, "T", baseline="Lora")
     with pytest.raises(UserError, match="nothing to report"):
         build_table([], "T")
+
+
+def test_several_metrics_of_a_task_and_published_numbers(make_run: MakeRun, tmp_path: Path) -> None:
+    cells = [
+        replace(
+            make_run(row, None, {"piqa": value}, tasks=("piqa",), method=method), tasks=("piqa:acc", "piqa:acc_norm")
+        )
+        for row, method, value in (("Vanilla", "causal", 0.5), ("Slippery", "slippery", 0.25))
+    ]
+    published = {"Blog [1]": {"piqa:acc_norm": "52.18 ± 0.70"}}
+    table = build_table(cells, "t", "Vanilla", reference=published)
+    assert [[entry.value for entry in row.entries][:2] for row in table.rows] == [
+        ["50.0", "99.0"], ["25.0", "99.0"], ["-", "52.18 ± 0.70"],
+    ]  # fmt: skip
+    assert table.notes == ()
+    assert table.caption.endswith("Published numbers, not measured here: Blog [1].")
+    report(cells, "t", None, tmp_path / "out", reference=published)
+    assert "| Blog \\[1\\] | - | 52.18 ± 0.70 |" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert r"52.18 $\pm$ 0.70" in (tmp_path / "out" / "table.tex").read_text(encoding="utf-8")
+    last = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["rows"][-1]
+    assert last["cells"][1] == {"column": "piqa:acc_norm", "published": "52.18 ± 0.70"}
+
+
+def test_a_metric_that_was_not_measured_is_missing(make_run: MakeRun) -> None:
+    cell = replace(make_run("LoRA", None, {"piqa": 0.5}, tasks=("piqa",)), tasks=("piqa:perplexity",))
+    table = build_table([cell], "t")
+    assert "evaluation of piqa has no number for perplexity" in [text for _, text in table.notes]
