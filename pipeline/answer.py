@@ -26,7 +26,7 @@ def answer(
     Args:
         model: a trained model folder, or a base model (folder or hub id).
         temperature: 0 takes the likeliest token, above 0 samples with `seed`.
-        template: "paper", "cot", "chat", or None for the one trained with (a base model: its own chat template, if any).
+        template: "paper", "cot", "chat", or None: the one trained with (a base model: its own chat template, if any).
 
     Raises:
         UserError: no such model, an unknown template, or an empty prompt.
