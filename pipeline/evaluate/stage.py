@@ -14,12 +14,12 @@ from rich.console import Console
 
 from pipeline.config import RunConfig, signature
 from pipeline.errors import StageError, UserError
-from pipeline.evaluate.catalogue import TASKS
+from pipeline.evaluate.catalogue import TASKS, template_of
 from pipeline.evaluate.fingerprint import (
     evaluation_signature,
     missing_tasks,
     model_fingerprint,
-    paper_hash,
+    own_hash,
 )
 from pipeline.evaluate.harness import BranchedLM
 from pipeline.evaluate.progress import Shown
@@ -51,7 +51,10 @@ def evaluate(config: RunConfig, folder: RunFolder) -> dict[str, dict[str, Any]]:
         known = check_tasks(config.evaluation)
         fingerprint = model_fingerprint(config, folder)
         check_template(config, folder, missing)
-        loaded = {task: load_task(known, task, config.evaluation.data.get(task)) for task in missing}
+        loaded = {
+            task: load_task(known, task, config.evaluation.data.get(task), config.evaluation.shots(task))
+            for task in missing
+        }
         lm = _open(config, folder)
         for task in missing:
             _score(task, config, folder, lm, loaded[task], fingerprint)
@@ -68,17 +71,19 @@ def check_template(config: RunConfig, folder: RunFolder, tasks: Sequence[str]) -
     """Refuse to score a model on prompts of another form than it was trained on.
 
     Raises:
-        UserError: the paper's tasks, and a model trained with another template.
+        UserError: tasks of ours, and a model trained with another template.
     """
     ours = [task for task in tasks if task in TASKS]
     if config.tuning.kind == "none" or not ours:
         return
     card = read_json(folder.model / "dualtune.json")
     trained = (card if isinstance(card, dict) else {}).get("facts", {}).get("template_hash")
-    if trained != paper_hash():
+    other = [task for task in ours if trained != own_hash(task)]
+    if other:
+        name = template_of(other[0])
         raise UserError(
-            f"{folder.model}: trained with another template (hash {trained}) than {', '.join(ours)} "
-            f"would be evaluated with (paper, hash {paper_hash()}); train with data.template: paper"
+            f"{folder.model}: trained with another template (hash {trained}) than {', '.join(other)} "
+            f"would be evaluated with ({name}, hash {own_hash(other[0])}); train with data.template: {name}"
         )
 
 
@@ -113,7 +118,7 @@ def _score(task: str, config: RunConfig, folder: RunFolder, lm: BranchedLM, load
         "limit": config.evaluation.limit,
         **summary(task, results, found),
         "truncated_requests": lm.truncated,
-        "template_hash": paper_hash() if task in TASKS else None,
+        "template_hash": own_hash(task),
         "lm_eval_version": version("lm-eval"),
         "settings": settings(lm),
         "wall_seconds": round(time.monotonic() - started, 3),
