@@ -121,10 +121,12 @@ def _changes(known: TaskManager, name: str, files: TaskFiles | None, num_fewshot
     """Settings of the task that its data change; one of ours reads its training set only for examples."""
     if not files:
         return {"fewshot_split": None} if name in TASKS and not num_fewshot else {}
-    columns = None if name in TASKS else _columns(known, name)
+    entry = known.task_index.get(name)
+    definition = (entry.cfg if entry else None) or {}
+    columns = None if name in TASKS else COLUMNS.get(str(definition.get("dataset_path")))
     wanted = name not in TASKS if num_fewshot is None else num_fewshot > 0
     paths = {split: path for split, path in data_paths(name, files).items() if split == "test" or wanted}
-    rows = {split: local_data(name, split, path, columns) for split, path in paths.items()}
+    rows = {split: local_data(path, _split(definition, split), columns) for split, path in paths.items()}
     if rows["test"] == rows.get("fewshot"):
         raise UserError(f"evaluation.data.{name}: the examples (fewshot) are the documents that are scored")
     splits: dict[str, Any] = {LOCAL: rows["test"]} | ({EXAMPLES: rows["fewshot"]} if "fewshot" in rows else {})
@@ -135,10 +137,10 @@ def _changes(known: TaskManager, name: str, files: TaskFiles | None, num_fewshot
     return {**none, "test_split": LOCAL, **examples, "custom_dataset": lambda **_: splits}
 
 
-def _columns(known: TaskManager, name: str) -> Columns | None:
-    """What the harness's task reads, where we know its data set."""
-    entry = known.task_index.get(name)
-    return COLUMNS.get(str((entry.cfg or {}).get("dataset_path"))) if entry else None
+def _split(definition: dict[str, Any], split: str) -> str:
+    """The split that the task itself uses, to be taken from a folder with several."""
+    keys = ("test_split", "validation_split") if split == "test" else ("fewshot_split", "training_split")
+    return str(definition.get(keys[0]) or definition.get(keys[1]) or {"test": "test", "fewshot": "train"}[split])
 
 
 def _check_local(name: str, tasks: dict[str, Any]) -> None:
@@ -183,14 +185,14 @@ def _settle_examples(name: str, task: Any, num_fewshot: int | None, files: TaskF
         raise UserError(f"task {name}: {wanted} examples are asked for (evaluation.num_fewshot), there are {there}")
 
 
-def local_data(task: str, split: str, path: Path, columns: Columns | None = None) -> list[dict[str, Any]]:
-    """Rows of a local file or saved data set folder; a bad row is an error, since it would change the score.
+def local_data(path: Path, split: str, columns: Columns | None = None) -> list[dict[str, Any]]:
+    """Rows of a local file, or of one split of a saved data set folder; a bad row is an error: it would change the score.
 
     Raises:
         UserError: naming the file and the line.
     """
     rows = []
-    for record in _records(path, _split(task, split), columns):
+    for record in _records(path, split, columns):
         try:
             rows.append(_values(record, columns))
         except Fault as fault:
@@ -224,10 +226,3 @@ def as_dataset(task: str, rows: Rows) -> datasets.Dataset:
         raise UserError(
             f"evaluation.data.{task}: the rows do not form a table ({str(error).splitlines()[0]})"
         ) from None
-
-
-def _split(task: str, split: str) -> str:
-    """The split to take from a folder with several."""
-    if split == "fewshot":
-        return "dev" if task.startswith("mmlu") else "train"
-    return "validation" if task.startswith(("piqa", "csqa", "siqa", "commonsense_qa", "social_iqa")) else "test"

@@ -183,6 +183,20 @@ def test_a_broken_text_file_is_named(known: TaskManager, tmp_path: Path) -> None
         load_task(known, "piqa", written(tmp_path, "rows", "Boil an egg\n"), 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "scored", "examples"), [("piqa", "validation", "train"), ("mmlu_anatomy", "test", "dev")]
+)
+def test_a_folder_with_splits_serves_both(
+    known: TaskManager, tmp_path: Path, name: str, scored: str, examples: str
+) -> None:
+    rows = {scored: HUB[name][:1], examples: HUB[name][1:], "other": HUB[name]}
+    splits = datasets.DatasetDict({split: datasets.Dataset.from_list(part) for split, part in rows.items()})
+    splits.save_to_disk(tmp_path / "saved")
+    files = TaskFiles(test=str(tmp_path / "saved"), fewshot=str(tmp_path / "saved"))
+    task = load_task(known, name, files, 2)["tasks"][name]
+    assert requests(task) == requests(from_the_hub(known, name, rows[scored], 2, rows[examples]))
+
+
 def test_tables_are_read(known: TaskManager, tmp_path: Path) -> None:
     path = tmp_path / "anatomy.csv"
     with path.open("w", newline="") as file:
