@@ -14,7 +14,7 @@ from pipeline.prepare.forms import Example
 from pipeline.prepare.templates import apply_chat_template, check_template, paper_prompt, template_hash
 from pipeline.prepare.tokens import encode_prompt
 
-TEMPLATES = ("paper", "chat")
+TEMPLATES = ("paper", "cot", "chat")
 
 
 def answer(
@@ -25,7 +25,7 @@ def answer(
     Args:
         model: a trained model folder, or a base model (folder or hub id).
         temperature: 0 takes the likeliest token, above 0 samples with `seed`.
-        template: "paper", "chat", or None for the one trained with (a base model: its own chat template, if any).
+        template: "paper", "cot", "chat", or None: the one trained with (a base model: its own chat template, if any).
 
     Raises:
         UserError: no such model, an unknown template, or an empty prompt.
@@ -60,13 +60,13 @@ def _template_of(model: DualBranch, tokenizer: Any) -> str:
     if trained is None:
         return "chat" if tokenizer.chat_template else "paper"
     for name in TEMPLATES:
-        if (name == "paper" or tokenizer.chat_template) and trained == template_hash(name, tokenizer):  # type: ignore[arg-type]
+        if (name != "chat" or tokenizer.chat_template) and trained == template_hash(name, tokenizer):  # type: ignore[arg-type]
             return name
     raise UserError(f"the model was trained with another template (hash {trained}): name one with --template")
 
 
 def _wrap(prompt: str, template: str, tokenizer: Any) -> str:
-    if template == "paper":
+    if template != "chat":
         return paper_prompt(Example(prompt, ""))
     return apply_chat_template(tokenizer, [{"role": "user", "content": prompt}], add_generation_prompt=True)
 

@@ -24,7 +24,7 @@ def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrai
     """Token ids of prompts with their answers; exactly one BOS in front (where the tokenizer has one) and one
     EOS behind, placed by position: the tokenizer's own post-processor is not used.
 
-    In the paper's templates the text of special tokens is plain text, so that a row can't end itself early;
+    In all templates but `chat` the text of special tokens is plain text, so that a row can't end itself early;
     a chat template's special tokens are its own.
     """
     found = tokenizer(
@@ -32,7 +32,7 @@ def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrai
         add_special_tokens=False,
         return_offsets_mapping=True,
         return_attention_mask=False,
-        split_special_tokens=template == "paper",
+        split_special_tokens=template != "chat",
     )
     rows = zip(texts, found["input_ids"], found["offset_mapping"], strict=True)
     return [_split(text, ids, spans, tokenizer) for text, ids, spans in rows]
@@ -40,7 +40,7 @@ def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrai
 
 def encode_prompt(prompt: str, template: TemplateName, tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Token ids of a prompt without answer, BOS in front: what generation starts from."""
-    found = tokenizer(prompt, add_special_tokens=False, split_special_tokens=template == "paper")
+    found = tokenizer(prompt, add_special_tokens=False, split_special_tokens=template != "chat")
     return _with_bos(list(found["input_ids"]), tokenizer)
 
 

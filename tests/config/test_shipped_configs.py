@@ -71,7 +71,8 @@ def test_local_files_of_shipped_configurations_exist() -> None:
     for name in WHOLE:
         for cell in load_grid(FILES[name]).cells:
             sources = [source.path for source in cell.config.data.sources] if cell.config.data else []
-            for path in [*sources, *cell.config.evaluation.data.values()]:
+            local = [file for files in cell.config.evaluation.data.values() for file in files.files.values()]
+            for path in [*sources, *local]:
                 assert not path.startswith("examples/") or (ROOT / path).is_file(), f"{name}: {path}"
 
 
