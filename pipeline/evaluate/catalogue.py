@@ -15,3 +15,8 @@ TASKS = {file.stem: file for file in sorted(FOLDER.glob("*.yaml"))}
 def template_of(task: str) -> "TemplateName":
     """The template (`data.template`) of a task of ours: a model must have been trained with it."""
     return "cot" if task.endswith("_cot") else "paper"
+
+
+def description(task: str) -> str:
+    """What a task of ours measures: the first line of its file."""
+    return TASKS[task].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")

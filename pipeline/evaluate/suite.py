@@ -186,7 +186,7 @@ def _settle_examples(name: str, task: Any, num_fewshot: int | None, files: TaskF
 
 
 def local_data(path: Path, split: str, columns: Columns | None = None) -> list[dict[str, Any]]:
-    """Rows of a local file, or of one split of a saved data set folder; a bad one is an error.
+    """Rows of a local file, or of one split of a saved data set folder; a bad row would change the score.
 
     Raises:
         UserError: naming the file and the line.
