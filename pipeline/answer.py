@@ -16,7 +16,7 @@ from pipeline.prepare.record import Fault
 from pipeline.prepare.templates import chat_prompt, check_template, paper_prompt, template_hash
 from pipeline.prepare.tokens import encode_prompt
 
-TEMPLATES = ("paper", "chat")
+TEMPLATES = ("paper", "cot", "chat")
 
 
 def answer(
@@ -35,7 +35,7 @@ def answer(
     Args:
         model: a trained model folder, or a base model (folder or hub id).
         temperature: 0 takes the likeliest token, above 0 samples with `seed`.
-        template: "paper", "chat", or None for the one trained with (a base model: its own chat template, if any).
+        template: "paper", "cot", "chat", or None: the one trained with (a base model: its own chat template, if any).
         method: how a base model reads the prompt; a preset, by default causal.
         system: a system message before each instruction, in the chat template.
         max_length: tokens of prompt and answer at most; default: those that the model was made for.
@@ -89,7 +89,7 @@ def _template_of(model: DualBranch, tokenizer: Any) -> str:
     if trained is None:
         return "chat" if tokenizer.chat_template else "paper"
     for name in TEMPLATES:
-        if (name == "paper" or tokenizer.chat_template) and trained == template_hash(name, tokenizer):  # type: ignore[arg-type]
+        if (name != "chat" or tokenizer.chat_template) and trained == template_hash(name, tokenizer):  # type: ignore[arg-type]
             return name
     raise UserError(f"the model was trained with another template (hash {trained}): name one with --template")
 

@@ -197,6 +197,17 @@ def _text_of(path: Path) -> str:
 
 
 @app.command()
+def tasks() -> None:
+    """The evaluation tasks of ours. Those of lm-eval can be named too: `lm_eval ls tasks` lists them."""
+    from pipeline.evaluate.catalogue import TASKS, description, template_of
+
+    width = max(map(len, TASKS))
+    for task in TASKS:
+        print(f"{task:{width}}  {template_of(task):5}  {description(task)}")
+    tell("after each name the template (data.template) of its training; `lm_eval ls tasks` lists lm-eval's own tasks")
+
+
+@app.command()
 def doctor() -> None:
     """What this machine has and lacks for dualtune, with advice. Exit status 1 if something essential is missing."""
     from pipeline.doctor import examine, show

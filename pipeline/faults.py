@@ -1,7 +1,7 @@
 """Faults of a configuration in a user's words: key, value, what was allowed."""
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import ValidationError
 
@@ -97,9 +97,20 @@ def _fields_at(location: tuple[Any, ...], schema: Any) -> list[str]:
     for part in location:
         if isinstance(part, int):
             continue
+        if _is_table(schema):  # of entries by the user's own names
+            schema = _inner_schema(schema)
+            continue
         field = schema.model_fields.get(part) if _is_schema(schema) else None
-        schema = _inner_schema(field.annotation) if field else None
+        schema = _inner(field.annotation) if field else None
     return list(schema.model_fields) if _is_schema(schema) else []
+
+
+def _inner(annotation: Any) -> Any:
+    return annotation if _is_table(annotation) else _inner_schema(annotation)
+
+
+def _is_table(annotation: Any) -> bool:
+    return get_origin(annotation) is dict and _inner_schema(annotation) is not None
 
 
 def _is_schema(value: Any) -> bool:

@@ -144,7 +144,8 @@ def _check_tasks(config: RunConfig) -> None:
     """Refuse a task that does not exist before the training, not after it. Ours need no look at the harness's."""
     from pipeline.evaluate.catalogue import TASKS
 
-    if not {*config.evaluation.tasks, *config.evaluation.data} <= set(TASKS):
+    named = {*config.evaluation.tasks, *config.evaluation.data, *config.evaluation.shots_by_task}
+    if not named <= set(TASKS):
         import_module("pipeline.evaluate.suite").check_names(config.evaluation)
 
 

@@ -1,8 +1,22 @@
 """The project's own tasks, by name: one YAML file each, in the form of lm-eval."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.prepare.templates import TemplateName
 
 FOLDER = Path(__file__).parent / "tasks"
 
 TASKS = {file.stem: file for file in sorted(FOLDER.glob("*.yaml"))}
 """Name -> file. These names win over equal ones of the harness: `mmlu` is the paper's."""
+
+
+def template_of(task: str) -> "TemplateName":
+    """The template (`data.template`) of a task of ours: a model must have been trained with it."""
+    return "cot" if task.endswith("_cot") else "paper"
+
+
+def description(task: str) -> str:
+    """What a task of ours measures: the first line of its file."""
+    return TASKS[task].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")

@@ -1,10 +1,34 @@
 """Configuration of evaluation."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.schema import Schema
+
+Shots = Annotated[int, Field(ge=0)]
+
+
+class TaskFiles(Schema):
+    """The local data of one task. A file name alone is short for `test`."""
+
+    test: Annotated[str, Field(min_length=1)]
+    """Documents that are scored."""
+    fewshot: Annotated[str, Field(min_length=1)] | None = None
+    """Rows from which the examples of a prompt are drawn, usually the training set."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        if not isinstance(value, str | Mapping | cls):
+            raise ValueError("must be a file, or {test: file, fewshot: file}")
+        return {"test": value} if isinstance(value, str) else value
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Split -> file, of those that are given."""
+        return {"test": self.test} | ({"fewshot": self.fewshot} if self.fewshot else {})
 
 
 class EvaluationConfig(Schema):
@@ -12,10 +36,13 @@ class EvaluationConfig(Schema):
 
     tasks: tuple[str, ...] = ()
     """Ours, zero-shot in the paper's templates: `piqa_full`, `arc_full` (ARC-Challenge), `arc_easy_full`, `csqa_full`,
-    `siqa_full`, `mmlu` (all subjects; it takes the place of lm-eval's group of that name), or any task of lm-eval."""
-    data: dict[str, str] = {}
-    """Task -> local file (.json, .jsonl, .csv, .parquet, .arrow) or saved data set folder, where the hub is not used.
-    Entries of tasks that are not scored are ignored."""
+    `siqa_full`, `mmlu` (all subjects; it takes the place of lm-eval's group of that name), `gsm8k_full`; chain of
+    thought: `piqa_cot`, `arc_cot`, `csqa_cot`, `gsm8k_cot`; or any task of lm-eval."""
+    data: dict[str, TaskFiles] = {}
+    """Task -> local file (.json, .jsonl, .csv, .tsv, .parquet, .arrow, some .txt) or saved data set folder, where the
+    hub is not used. Entries of tasks that are not scored are ignored."""
+    num_fewshot: Shots | dict[str, Shots] | None = None
+    """Examples in front of each question, for all tasks or by task; default: as many as the task asks for."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Only the first documents of each task; the results are marked as limited."""
     max_batch_tokens: Annotated[int, Field(ge=1)] = 4096
@@ -31,6 +58,23 @@ class EvaluationConfig(Schema):
     """Put prompts (and examples, as turns of their own) into the tokenizer's chat template."""
     system_prompt: str | None = None
     """Text in front of every prompt; with a chat template, the system message."""
+
+    @property
+    def shots_by_task(self) -> dict[str, int]:
+        """The entries of `num_fewshot` where it names tasks."""
+        return self.num_fewshot if isinstance(self.num_fewshot, dict) else {}
+
+    def shots(self, task: str) -> int | None:
+        """The number of examples asked for; None leaves it to the task."""
+        return self.shots_by_task.get(task) if isinstance(self.num_fewshot, dict) else self.num_fewshot
+
+    @field_validator("num_fewshot", mode="before")
+    @classmethod
+    def _whole_numbers(cls, value: Any) -> Any:
+        numbers = value.values() if isinstance(value, Mapping) else [value]
+        if value is not None and not all(type(number) is int and number >= 0 for number in numbers):
+            raise ValueError("must be a whole number from 0, or such a number for each task")
+        return value
 
     @model_validator(mode="after")
     def _no_task_twice(self) -> "EvaluationConfig":

@@ -8,8 +8,8 @@ from typing import Any
 
 from pipeline.config import RunConfig, digest, signature
 from pipeline.errors import StageError, UserError
-from pipeline.evaluate.catalogue import TASKS
-from pipeline.evaluate.config import EvaluationConfig
+from pipeline.evaluate.catalogue import TASKS, template_of
+from pipeline.evaluate.config import EvaluationConfig, TaskFiles
 from pipeline.files import read_json
 from pipeline.prepare.templates import template_hash
 from pipeline.run_folder import RunFolder
@@ -40,39 +40,43 @@ def evaluation_signature(task: str, config: RunConfig, model: str) -> str:
     """Identity of a score: task, its definition and data, number of documents, template and model."""
     own = TASKS.get(task)
     data = config.evaluation.data.get(task)
+    files = data_paths(task, data) if data else {}
     return digest({
         "version": EVALUATION_VERSION,
         "task": task,
         "definition": content_hash(own) if own else f"lm-eval {installed('lm-eval')}",
-        "template": paper_hash() if own else None,
-        "data": content_hash(data_path(task, data)) if data else None,
+        "template": own_hash(task),
+        "data": {split: content_hash(path) for split, path in files.items()},
+        "num_fewshot": config.evaluation.shots(task),
         "settings": config.evaluation.model_dump(include=SETTINGS),
         "model": model,
     })  # fmt: skip
 
 
-def paper_hash() -> str:
-    """Identity of the paper's templates, which our tasks use."""
-    return template_hash("paper")
+def own_hash(task: str) -> str | None:
+    """Identity of the template that a task of ours uses; None for one of the harness."""
+    return template_hash(template_of(task)) if task in TASKS else None
 
 
-def data_path(task: str, data: str) -> Path:
-    """The local data of a task.
+def data_paths(task: str, data: TaskFiles) -> dict[str, Path]:
+    """The local data of a task, by split.
 
     Raises:
-        UserError: it is not there.
+        UserError: a file is not there.
     """
-    path = Path(data)
-    if not path.exists():
-        raise UserError(f"evaluation.data.{task}: there is no file or folder {data}")
-    return path
+    paths = {split: Path(file).expanduser() for split, file in data.files.items()}
+    for split, path in paths.items():
+        if not path.exists():
+            key = task if split == "test" else f"{task}.{split}"
+            raise UserError(f"evaluation.data.{key}: there is no file or folder {data.files[split]}")
+    return paths
 
 
 def check_data(config: EvaluationConfig) -> None:
     """Refuse local data that is not there, of the tasks that will be scored."""
     for task in config.tasks:
         if task in config.data:
-            data_path(task, config.data[task])
+            data_paths(task, config.data[task])
 
 
 def content_hash(path: Path) -> str:

@@ -24,6 +24,8 @@ def records(loaded: Loaded, results: Results) -> list[dict[str, Any]]:
     for name, task in loaded["tasks"].items():
         for sample in results["samples"][name]:
             record = found.setdefault((name, sample["doc_id"]), {"task": name, **_record(task, sample)})
+            if "extracted" in record:
+                record["extracted"][sample["filter"]] = _first_of_all(sample["filtered_resps"])
             record["metrics"] |= {metric_name(f"{m},{sample['filter']}"): sample[m] for m in sample["metrics"]}
     return list(found.values())
 
@@ -32,11 +34,17 @@ def _record(task: Any, sample: dict[str, Any]) -> dict[str, Any]:
     shared = {"doc_id": sample["doc_id"], "doc_hash": sample["doc_hash"], "prompt_hash": sample["prompt_hash"]}
     if task.OUTPUT_TYPE == "multiple_choice":
         return shared | _choice(task, sample) | {"metrics": {}}
-    answers = "responses" if task.OUTPUT_TYPE == "generate_until" else "log_likelihoods"
+    if task.OUTPUT_TYPE == "generate_until":
+        responses = [response for repeats in sample["resps"] for response in repeats]
+        return shared | {"responses": responses, "extracted": {}, "answer": sample["target"], "metrics": {}}
     values = [_first(response) for response in sample["filtered_resps"]]
-    if answers == "log_likelihoods":
-        _check_finite(values, sample)
-    return shared | {answers: values, "answer": sample["target"], "metrics": {}}
+    _check_finite(values, sample)
+    return shared | {"log_likelihoods": values, "answer": sample["target"], "metrics": {}}
+
+
+def _first_of_all(values: list[Any]) -> Any:
+    """A document with one request has one value, which stands alone."""
+    return values[0] if len(values) == 1 else values
 
 
 def _choice(task: Any, sample: dict[str, Any]) -> dict[str, Any]:

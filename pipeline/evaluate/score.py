@@ -17,9 +17,8 @@ from rich.console import Console
 from pipeline.config import RunConfig, signature
 from pipeline.errors import StageError
 from pipeline.evaluate.answers import Answers
-from pipeline.evaluate.catalogue import TASKS
 from pipeline.evaluate.config import EvaluationConfig
-from pipeline.evaluate.fingerprint import evaluation_signature, paper_hash
+from pipeline.evaluate.fingerprint import evaluation_signature, own_hash
 from pipeline.evaluate.harness import BranchedLM
 from pipeline.evaluate.progress import Shown
 from pipeline.evaluate.records import lines, records, summary
@@ -113,7 +112,7 @@ class Task:
             "evaluation_signature": self.signature,
             "model_fingerprint": self.fingerprint,
             "limit": self.config.evaluation.limit,
-            "template_hash": paper_hash() if self.name in TASKS else None,
+            "template_hash": own_hash(self.name),
             "lm_eval_version": version("lm-eval"),
             "settings": settings(lm, self.config.evaluation),
             "versions": versions(),

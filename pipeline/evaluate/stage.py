@@ -8,8 +8,8 @@ from rich.console import Console
 from pipeline.config import RunConfig
 from pipeline.errors import UserError
 from pipeline.evaluate.answers import Share
-from pipeline.evaluate.catalogue import TASKS
-from pipeline.evaluate.fingerprint import missing_tasks, model_fingerprint, paper_hash
+from pipeline.evaluate.catalogue import TASKS, template_of
+from pipeline.evaluate.fingerprint import missing_tasks, model_fingerprint, own_hash
 from pipeline.evaluate.harness import BranchedLM
 from pipeline.evaluate.processes import processes_beside
 from pipeline.evaluate.score import Task
@@ -78,7 +78,8 @@ def open_tasks(
     known = check_tasks(config.evaluation)
     fingerprint = model_fingerprint(config, folder)
     check_template(config, folder, names)
-    loaded = {name: load_task(known, name, config.evaluation.data.get(name)) for name in names}
+    data, shots = config.evaluation.data, config.evaluation.shots
+    loaded = {name: load_task(known, name, data.get(name), shots(name)) for name in names}
     console = console or Console(stderr=True, highlight=False)
     return [Task(name, loaded[name], config, folder, fingerprint, console) for name in names]
 
@@ -113,20 +114,22 @@ def check_template(config: RunConfig, folder: RunFolder, tasks: Sequence[str]) -
     """Refuse to score a model on prompts of another form than it was trained on.
 
     Raises:
-        UserError: the paper's tasks, and a model trained with another template.
+        UserError: tasks of ours, and a model trained with another template.
     """
     ours = [task for task in tasks if task in TASKS]
     if config.tuning.kind == "none" or not ours:
         return
     if config.evaluation.chat_template:
         raise UserError(
-            f"evaluation.chat_template: {', '.join(ours)} ask in the paper's template, in which the model was trained; "
+            f"evaluation.chat_template: {', '.join(ours)} ask in the template in which the model was trained; "
             "a chat template is for pretrained models and for lm-eval's own tasks"
         )
     card = read_json(folder.model / "dualtune.json")
     trained = (card if isinstance(card, dict) else {}).get("facts", {}).get("template_hash")
-    if trained != paper_hash():
+    other = [task for task in ours if trained != own_hash(task)]
+    if other:
+        name = template_of(other[0])
         raise UserError(
-            f"{folder.model}: trained with another template (hash {trained}) than {', '.join(ours)} "
-            f"would be evaluated with (paper, hash {paper_hash()}); train with data.template: paper"
+            f"{folder.model}: trained with another template (hash {trained}) than {', '.join(other)} "
+            f"would be evaluated with ({name}, hash {own_hash(other[0])}); train with data.template: {name}"
         )

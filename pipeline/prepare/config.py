@@ -29,8 +29,9 @@ class DataConfig(Schema):
     """Sources, template and filters."""
 
     sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
-    template: Literal["paper", "chat"] = "paper"
-    """`paper`: the templates of Bitune's appendix; `chat`: the model's own chat template."""
+    template: Literal["paper", "cot", "chat"] = "paper"
+    """`paper`: the templates of Bitune's appendix; `cot`: the same prompts, answered with
+    reasoning and then the answer; `chat`: the model's own chat template."""
     max_tokens: Annotated[int, Field(ge=2)] = 512
     """Rows with more tokens (prompt + answer + EOS) are dropped and counted, never cut."""
     max_dropped_percent: Annotated[float, Field(ge=0, le=100)] = 50.0

@@ -23,6 +23,8 @@ class Example:
     index: int = 0
     """Position of the right choice, from 0."""
     system: str = ""
+    reasoning: str = ""
+    """Steps that lead to the answer; only the template `cot` uses them."""
 
 
 def _text(row: Mapping[str, Any], field: str, optional: bool = False) -> str:
@@ -65,10 +67,12 @@ def _question_choices(row: dict[str, Any]) -> Example:
     question = row.get("question")
     stem = _text(question, "stem") if isinstance(question, dict) else _text(row, _question_column(row))
     context = _text(row, "context", optional=True)
+    steps = row.get("reasoning")
+    reasoning = steps if isinstance(steps, str) else ""  # a column of that name means nothing to other templates
     if has_choices(row):
         choices, index = read_choices(row)
-        return Example(stem, choices[index], context=context, choices=choices, index=index)
-    return Example(stem, _text(row, "answer"), input=context)
+        return Example(stem, choices[index], context=context, choices=choices, index=index, reasoning=reasoning)
+    return Example(stem, _text(row, "answer"), input=context, reasoning=reasoning)
 
 
 def _question_column(row: dict[str, Any]) -> str:
@@ -95,7 +99,7 @@ FORMS: dict[Form, FormReader] = {
                                     ("prompt", "completion")),
     "messages": FormReader(lambda row: "messages" in row, _messages, ("messages",)),
     "question_choices": FormReader(_looks_like_question, _question_choices,
-                                   ("question", "context", "choices", "answer")),
+                                   ("question", "context", "choices", "answer", "reasoning")),
 }  # fmt: skip
 """A new form is one more entry."""
 

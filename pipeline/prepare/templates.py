@@ -17,10 +17,14 @@ if TYPE_CHECKING:  # evaluation's state is asked for without loading the library
     from transformers import PreTrainedTokenizerFast
 
 Layout = Literal["question", "input", "choices", "siqa", "mmlu"]
-TemplateName = Literal["paper", "chat"]
+TemplateName = Literal["paper", "cot", "chat"]
 
 PROMPT = "Question: {body}\n\nAnswer:"
 ANSWER = " {answer}"
+REASONED = " {reasoning}\nThe answer is {answer}"
+"""Chain of thought: the paper's prompts with another answer. The paper does not state its format: this one is ours."""
+SOLUTION_MARK = "####"
+"""What stands before the number at the end of a GSM8K solution."""
 BODIES: dict[Layout, str] = {
     "question": "{question}",  # UltraFeedback, GSM8K
     "input": "{question}\n{input}",  # Alpaca with an input
@@ -78,6 +82,22 @@ def paper_answers(example: Example, layout: Layout | None = None) -> list[str]:
     return [ANSWER.format(answer=answer) for answer in answers(example, layout or layout_of(example))]
 
 
+def reasoned_answer(example: Example, layout: Layout | None = None) -> str:
+    """The chain of thought's answer: reasoning, then `The answer is`, with the text of the right choice or the number.
+
+    The worked solution of a GSM8K row (`steps #### number`) serves as reasoning where the row brings none.
+
+    Raises:
+        Fault: the row has no reasoning.
+    """
+    text = answers(example, layout or layout_of(example))[example.index if example.choices else 0]
+    steps, marked, number = ("", "", "") if example.choices else text.rpartition(f"\n{SOLUTION_MARK}")
+    reasoning = (example.reasoning or steps).strip()
+    if not reasoning:
+        raise Fault("missing field 'reasoning'")
+    return REASONED.format(reasoning=reasoning, answer=number.strip() if marked else text)
+
+
 def render(example: Example, template: TemplateName, tokenizer: "PreTrainedTokenizerFast") -> Rendered:
     """Prompt and right answer as text, without the BOS and EOS that tokenising adds.
 
@@ -88,7 +108,8 @@ def render(example: Example, template: TemplateName, tokenizer: "PreTrainedToken
         return _chat(example, tokenizer)
     if example.system:
         raise Fault("a system message, for which the paper's templates have no place")
-    answer = paper_answers(example)[example.index if example.choices else 0]
+    right = example.index if example.choices else 0
+    answer = reasoned_answer(example) if template == "cot" else paper_answers(example)[right]
     return Rendered(paper_prompt(example), answer, paper_segments(example))
 
 
@@ -173,7 +194,7 @@ def check_template(template: TemplateName, tokenizer: "PreTrainedTokenizerFast")
     name = tokenizer.name_or_path
     if tokenizer.eos_token_id is None:
         raise UserError(f"{name}: the tokenizer has no EOS token, so an answer could never end")
-    if template == "paper":
+    if template != "chat":
         return
     if not tokenizer.chat_template:
         raise UserError(f"{name}: the tokenizer has no chat template, use data.template: paper")
@@ -186,12 +207,14 @@ def check_template(template: TemplateName, tokenizer: "PreTrainedTokenizerFast")
 def template_hash(template: TemplateName, tokenizer: "PreTrainedTokenizerFast | None" = None) -> str:
     """Identity of a template's text, equal on every machine. Stored with a model, compared at evaluation.
 
-    The paper's templates need no tokenizer; the chat template is part of one.
+    The paper's templates and `cot` need no tokenizer; the chat template is part of one.
     """
     values: dict[str, Any] = {
         "template": template, "prompt": PROMPT, "answer": ANSWER, "bodies": BODIES,
         "lines": CHOICE_LINES, "answers": CHOICE_ANSWERS,
     }  # fmt: skip
+    if template == "cot":
+        values["reasoned"] = REASONED
     if template == "chat":
         assert tokenizer is not None
         values["chat"] = [tokenizer.chat_template, tokenizer.bos_token, tokenizer.eos_token, PINNED_DATE]

@@ -26,7 +26,7 @@ def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrai
     """Token ids of prompts with their answers; exactly one BOS in front (where the tokenizer has one) and one
     EOS behind, placed by position: the tokenizer's own post-processor is not used.
 
-    In the paper's templates the text of special tokens is plain text, so that a row can't end itself early;
+    In all templates but `chat` the text of special tokens is plain text, so that a row can't end itself early;
     a chat template's special tokens are its own.
     """
     found = tokenizer(
@@ -34,7 +34,7 @@ def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrai
         add_special_tokens=False,
         return_offsets_mapping=True,
         return_attention_mask=False,
-        split_special_tokens=template == "paper",
+        split_special_tokens=template != "chat",
     )
     rows = zip(texts, found["input_ids"], found["offset_mapping"], strict=True)
     return [_split(text, ids, spans, tokenizer) for text, ids, spans in rows]
@@ -45,7 +45,7 @@ def encode_prompt(
 ) -> tuple[list[int], tuple[int, ...]]:
     """Token ids of a prompt without answer, BOS in front, and the tokens with which its segments start."""
     found = tokenizer(
-        prompt, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=template == "paper"
+        prompt, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=template != "chat"
     )
     ids = _with_bos(list(found["input_ids"]), tokenizer)
     spans = found["offset_mapping"]

@@ -105,7 +105,13 @@ def test_an_override_of_another_form_is_named(write_config: WriteConfig, overrid
         ({"tuning": {"kind": "lorra"}}, "tuning.kind = 'lorra': must be one of 'none', 'full', 'lora'"),
         ({"evaluation": {"tasks": "piqa"}}, "evaluation.tasks = 'piqa': must be a list"),
         ({"evaluation": {"limit": 0}}, "evaluation.limit = 0: must be at least 1"),
-        ({"evaluation": {"data": {"piqa": 3}}}, "evaluation.data.piqa = 3: must be text"),
+        ({"evaluation": {"data": {"piqa": 3}}}, "evaluation.data.piqa = 3: must be a file, or {test: file,"),
+        ({"evaluation": {"data": {"piqa": {"tst": "a"}}}},
+         "evaluation.data.piqa.test is missing; unknown key 'evaluation.data.piqa.tst', did you mean 'test'? (allowed "
+         "here: fewshot, test)"),
+        ({"evaluation": {"num_fewshot": -1}}, "evaluation.num_fewshot = -1: must be a whole number from 0, or such a"),
+        ({"evaluation": {"num_fewshot": {"piqa": "5"}}}, "evaluation.num_fewshot: must be a whole number from 0, or"),
+        ({"evaluation": {"num_fewshot": True}}, "evaluation.num_fewshot = True: must be a whole number"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(write_config: WriteConfig, changes: dict[str, Any], expected: str) -> None:

@@ -6,11 +6,12 @@ import pytest
 
 from launch.grid import Grid, load_grid
 from pipeline.config import RunConfig, load_config, read_yaml
+from pipeline.evaluate.catalogue import TASKS, template_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 FILES = {str(path.relative_to(CONFIGS)): path for path in sorted(CONFIGS.rglob("*.yaml"))}
-PARTS = [name for name in FILES if name == "bitune/base.yaml" or "/models/" in name]
+PARTS = [name for name in FILES if name in ("bitune/base.yaml", "local_data.yaml") or "/models/" in name]
 WHOLE = [name for name in FILES if name not in PARTS]
 
 LEARNING_RATES = {  # Table 11: UltraFeedback, and the downstream tasks
@@ -33,8 +34,11 @@ def test_it_loads(name: str) -> None:
 
 
 def test_the_parts_load_under_a_setting(tmp_path: Path) -> None:
-    assert sorted(PARTS) == sorted(["bitune/base.yaml", *(f"bitune/models/{name}.yaml" for name in LEARNING_RATES)])
-    for name in LEARNING_RATES:
+    models = [*LEARNING_RATES, "codestral_22b"]
+    assert sorted(PARTS) == sorted(
+        ["bitune/base.yaml", "local_data.yaml", *(f"bitune/models/{m}.yaml" for m in models)]
+    )
+    for name in models:
         assert with_bases(tmp_path, "csqa", f"models/{name}").model.name.count("/") == 1
 
 
@@ -55,6 +59,30 @@ def test_settings_are_those_of_the_paper(setting: str) -> None:
     assert (config.method.name, config.method.theta_init) == ("bitune", 0.01)
 
 
+@pytest.mark.parametrize("task", ["piqa", "arc", "csqa", "gsm8k"])
+def test_chains_of_thought_are_trained_as_they_are_scored(task: str) -> None:
+    for name in (f"bitune/{task}_cot", f"bitune/table3_{task}", *(["small/gsm8k_cot"] if task == "gsm8k" else [])):
+        for cell in load_grid(FILES[f"{name}.yaml"]).cells:
+            assert cell.config.data is not None
+            assert (cell.config.evaluation.tasks, cell.config.data.template) == ((f"{task}_cot",), "cot")
+            assert (template_of(f"{task}_cot"), cell.config.training.epochs) == ("cot", EPOCHS[task])
+
+
+def test_gsm8k_is_scored_with_larger_models_too() -> None:
+    for name in ("gsm8k", "table2_gsm8k", "table17_codestral"):
+        cells = load_grid(FILES[f"bitune/{name}.yaml"]).cells
+        assert {(cell.config.evaluation.tasks, cell.config.training.epochs) for cell in cells} == {(("gsm8k_full",), 1)}
+    assert cells[0].config.model.name == "mistralai/Codestral-22B-v0.1"
+
+
+def test_local_data_is_mapped_for_every_task_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"base: [{FILES['local_data.yaml']}, {FILES['bitune/csqa.yaml']}]\n", encoding="utf-8")
+    config = load_config(path)
+    assert set(TASKS) <= set(config.evaluation.data)
+    assert config.evaluation.tasks == ("csqa_full",)
+
+
 def test_the_ablations_are_the_presets() -> None:
     def methods(grid: Grid) -> dict[str, str]:
         return {cell.row: cell.config.method.name for cell in grid.cells}
@@ -71,7 +99,8 @@ def test_local_files_of_shipped_configurations_exist() -> None:
     for name in WHOLE:
         for cell in load_grid(FILES[name]).cells:
             sources = [source.path for source in cell.config.data.sources] if cell.config.data else []
-            for path in [*sources, *cell.config.evaluation.data.values()]:
+            local = [file for files in cell.config.evaluation.data.values() for file in files.files.values()]
+            for path in [*sources, *local]:
                 assert not path.startswith("examples/") or (ROOT / path).is_file(), f"{name}: {path}"
 
 

@@ -13,7 +13,7 @@ from pipeline.errors import UserError
 from pipeline.evaluate import BranchedLM
 from pipeline.evaluate.catalogue import TASKS
 from pipeline.evaluate.config import EvaluationConfig
-from pipeline.evaluate.documents import choices, mmlu, siqa
+from pipeline.evaluate.documents import choices, mmlu, numbers, reasoned_choices, reasoned_numbers, siqa
 from pipeline.evaluate.suite import check_tasks, load_task
 from pipeline.prepare.forms import FORMS
 from pipeline.prepare.templates import render
@@ -24,7 +24,7 @@ MMLU = {"question": "2 + 2 is", "subject": "arithmetic", "choices": ["1", "2", "
 ARC = {"question": "Which is hot?", "choices": {"text": ["ice", "fire", "snow", "rain"], "label": list("1234")}}
 CSQA = {"stem": "Where?", "choices": [{"label": label, "text": label.lower()} for label in "ABCDE"]}
 
-ROWS: dict[str, tuple[str, dict[str, Any], str, list[str], int]] = {
+ROWS: dict[str, tuple[str, dict[str, Any], str, list[str], int | str]] = {
     "piqa": ("choices", {"goal": "Boil an egg", "sol1": "Use ice", "sol2": "Use hot water", "label": 1},
              "Question: Boil an egg\n\nChoices:\nUse ice\nUse hot water\n\nAnswer:", ["Use ice", "Use hot water"], 1),
     "arc": ("choices", {**ARC, "answerKey": "2"},
@@ -37,23 +37,46 @@ ROWS: dict[str, tuple[str, dict[str, Any], str, list[str], int]] = {
              "Choices:\n(0) cry\n(1) run\n(2) eat\n\nAnswer:", ["(0)", "(1)", "(2)"], 2),
     "mmlu": ("mmlu", {**MMLU, "answer": 3},
              "Question: 2 + 2 is\n(0). 1\n(1). 2\n(2). 3\n(3). 4\n\nAnswer:", ["(0)", "(1)", "(2)", "(3)"], 3),
+    "gsm8k": ("numbers", {"question": "2 + 2?", "answer": "2 + 2 = <<2+2=4>>4\n#### 4"},
+              "Question: 2 + 2?\n\nAnswer:", [], "4"),
 }  # fmt: skip
 READERS: dict[str, Callable[..., Any]] = {"choices": choices, "siqa": siqa, "mmlu": mmlu}
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", [name for name in ROWS if name != "gsm8k"])
 def test_a_row_becomes_the_papers_prompt(name: str) -> None:
     reader, row, prompt, texts, answer = ROWS[name]
     (document,) = READERS[reader]([row])
     assert document == {"prompt": prompt, "choices": texts, "answer": answer}
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name != "mmlu"])
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in ("mmlu", "gsm8k")])
 def test_training_uses_the_same_text(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
     reader, row, *_ = ROWS[name]
     rendered = render(FORMS["question_choices"].read(row), "paper", tokenizer)
     (document,) = READERS[reader]([row])
     assert rendered.prompt + rendered.answer == f"{document['prompt']} {document['choices'][document['answer']]}"
+
+
+def test_training_on_solutions_uses_the_same_prompt(tokenizer: PreTrainedTokenizerBase) -> None:
+    """GSM8K is trained on as prompt and completion: annotations and #### stay in the answer."""
+    row = ROWS["gsm8k"][1]
+    trained = render(
+        FORMS["prompt_completion"].read({"prompt": row["question"], "completion": row["answer"]}), "paper", tokenizer
+    )
+    (document,) = numbers([row])
+    assert document == {"prompt": trained.prompt, "answer": "4", "solution": trained.answer.removeprefix(" ")}
+
+
+@pytest.mark.parametrize(("reader", "name"), [(reasoned_choices, "arc"), (reasoned_numbers, "gsm8k")])
+def test_chain_of_thought_uses_the_text_of_its_training(
+    reader: Callable[..., Any], name: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    row = {**ROWS[name][1], "reasoning": "Think first."}
+    trained = render(FORMS["question_choices"].read(row), "cot", tokenizer)
+    (document,) = reader([row])
+    assert f"{document['prompt']} {document['solution']}" == trained.prompt + trained.answer
+    assert trained.answer == f" Think first.\nThe answer is {'fire' if name == 'arc' else '4'}"
 
 
 @pytest.mark.parametrize("task", DATA)
@@ -77,10 +100,14 @@ def test_training_uses_the_same_text_and_tokens_on_real_rows(task: str, tokenize
         (choices, ARC, "document 2.*missing field 'answer'"),
         (choices, {"question": "Why?", "answer": "so"}, "document 2.*no choices"),
         (siqa, {**SIQA, "context": "", "label": "1"}, "document 2.*context"),
+        (numbers, {"question": "2 + 2?", "answer": "4"}, "document 2.*no number behind ####"),
+        (reasoned_choices, {**ARC, "answerKey": "1"}, "document 2.*missing field 'reasoning'"),
     ],
 )
 def test_an_unusable_row_is_refused(reader: Callable[..., Any], row: dict[str, Any], message: str) -> None:
-    good = {**SIQA, "label": "1"} if reader is siqa else {**ARC, "answerKey": "1"}
+    good = {siqa: {**SIQA, "label": "1"}, numbers: ROWS["gsm8k"][1]}.get(
+        reader, {**ARC, "answerKey": "1", "reasoning": "x"}
+    )
     with pytest.raises(UserError, match=message):
         reader([good, row])
 
@@ -114,13 +141,18 @@ def test_local_data_of_every_form(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_of_ours_loads(tmp_path: Path, task: str) -> None:
-    name = {"piqa_full": "piqa", "csqa_full": "csqa", "siqa_full": "siqa", "mmlu": "mmlu"}.get(task, "arc")
+    name = task.split("_")[0]
     path = write_rows(tmp_path, "rows.jsonl", [ROWS[name][1]])
     loaded = load_task(check_tasks(EvaluationConfig(tasks=(task,), data={task: str(path)})), task, str(path))
     assert list(loaded["tasks"]) == [task]
     (document,) = loaded["tasks"][task].eval_docs
+    assert document["prompt"] == ROWS[name][2]
     assert document["answer"] == ROWS[name][4]
-    assert ("acc_norm" in loaded["tasks"][task].aggregation()) == (task not in ("siqa_full", "mmlu"))
+    metrics = ["acc"] if name in ("siqa", "mmlu") else ["acc", "acc_norm"]
+    generated = ["exact_match" if name == "gsm8k" else "acc", "unparsed"]
+    assert list(loaded["tasks"][task].aggregation()) == (
+        generated if "choices" not in document or "_cot" in task else metrics
+    )
 
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from pipeline.config import RunConfig, signature
 from pipeline.errors import StageError, UserError
 from pipeline.evaluate import evaluate, missing_tasks, stage
-from pipeline.evaluate.fingerprint import paper_hash
+from pipeline.evaluate.fingerprint import own_hash
 from pipeline.evaluate.score import run_task
 from pipeline.evaluate.suite import check_tasks, load_task
 from pipeline.model import build_model
@@ -34,7 +34,7 @@ def trained_run(runs: Path, kind: str = "lora", method: str = "bitune", **change
     tuning = {"kind": kind, "rank": 4}
     config = run_config(runs, ["csqa_full"], method=method, tuning=tuning, data=data, **changes)
     folder = RunFolder.of(config)
-    trained_like(method, kind).save_pretrained(folder.model, template_hash=paper_hash())
+    trained_like(method, kind).save_pretrained(folder.model, template_hash=own_hash("csqa_full"))
     return config, folder
 
 
@@ -49,7 +49,7 @@ def test_results_follow_the_contract(tmp_path: Path) -> None:
         assert json.loads(folder.evaluation(task).read_text()) == result
         assert (result["task"], result["limit"], result["documents"]) == (task, 6, len(found))
         assert result["signature"] == signature(config)
-        assert result["template_hash"] == paper_hash()
+        assert result["template_hash"] == own_hash("csqa_full")
         assert result["metrics"]["acc"] == sum(record["correct"] for record in found) / len(found)
         assert result["metrics"]["acc_norm"] == sum(record["correct_norm"] for record in found) / len(found)
 
@@ -162,10 +162,10 @@ def test_trained_weights_are_scored(tmp_path: Path) -> None:
 def test_a_model_that_training_left_untouched_is_refused(tmp_path: Path, kind: str, method: str) -> None:
     config, folder = trained_run(tmp_path, kind, method)
     untouched = build_model(config.model, config.method, config.tuning, seed=config.seed)
-    untouched.save_pretrained(folder.model, template_hash=paper_hash())
+    untouched.save_pretrained(folder.model, template_hash=own_hash("csqa_full"))
     with pytest.raises(StageError, match="all have their initial values"):
         evaluate(config, folder)
-    trained_like(method, kind).save_pretrained(folder.model, template_hash=paper_hash())
+    trained_like(method, kind).save_pretrained(folder.model, template_hash=own_hash("csqa_full"))
     assert evaluate(config, folder)["csqa_full"]["documents"] == 6
 
 
@@ -244,14 +244,23 @@ def test_the_harness_knows_more_tasks(tmp_path: Path, tokenizer: PreTrainedToken
     results = evaluate(config, RunFolder.of(config))
     assert results["lambada_standard"]["higher_is_better"] == {"perplexity": False, "acc": True}
     assert (results["lambada_standard"]["template_hash"], results["arc_easy"]["documents"]) == (None, 128)
-    assert (results["mmlu"]["template_hash"], results["mmlu"]["documents"]) == (paper_hash(), 1)
+    assert (results["mmlu"]["template_hash"], results["mmlu"]["documents"]) == (own_hash("csqa_full"), 1)
     unknown = run_config(tmp_path, ["piqa_fulll"], {})
-    with pytest.raises(UserError, match=r"unknown task 'piqa_fulll'; ours are .*piqa_full.*lm-eval"):
+    with pytest.raises(
+        UserError, match=r"unknown task 'piqa_fulll', did you mean 'piqa_full'\? \(ours are .*piqa_full"
+    ):
         evaluate(unknown, RunFolder.of(unknown))
 
-    misspelt = run_config(tmp_path, ["piqa_full"], {"piqa_full": DATA["piqa_full"], "csqa": DATA["csqa_full"]})
-    with pytest.raises(UserError, match=r"evaluation\.data: unknown task 'csqa'"):
-        evaluate(misspelt, RunFolder.of(misspelt))
+
+@pytest.mark.parametrize("key", ["data", "num_fewshot"])
+def test_an_entry_meant_for_another_task_is_refused(tmp_path: Path, key: str) -> None:
+    """Entries of tasks that are not scored are allowed: one file maps all tasks of a cluster."""
+    meant = {"data": {"csqa": str(DATA["csqa_full"])}, "num_fewshot": {"csqa": 0}}[key]
+    config = run_config(tmp_path, ["piqa_full"], evaluation={key: meant, "data": {}} | {key: meant})
+    check_tasks(config.evaluation)
+    config = run_config(tmp_path, ["csqa_full"], evaluation={key: meant, "data": {}} | {key: meant})
+    with pytest.raises(UserError, match=rf"evaluation\.{key}: 'csqa' is none of .* did you mean 'csqa_full'\?"):
+        evaluate(config, RunFolder.of(config))
 
 
 def test_importing_the_configuration_is_light() -> None:

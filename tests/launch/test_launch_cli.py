@@ -123,6 +123,16 @@ def test_help_and_show_import_nothing_heavy(config: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_tasks_are_listed_with_what_they_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    from pipeline.evaluate.catalogue import TASKS
+
+    assert cli.main(["tasks"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert list(lines) == list(TASKS)
+    assert all(line.endswith(".") and len(line) > 20 for line in lines.values())
+    assert lines["piqa_cot"].startswith("cot") and lines["piqa_full"].startswith("paper")
+
+
 @pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "run", "report", "generate"])
 def test_help_teaches_with_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert cli.main([command, "--help"]) == 0

@@ -11,7 +11,7 @@ from pipeline.errors import UserError
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.forms import FORMS, check_columns, detect_form, rename
 from pipeline.prepare.record import Fault
-from pipeline.prepare.templates import paper_answers, paper_prompt, template_hash
+from pipeline.prepare.templates import paper_answers, paper_prompt, reasoned_answer, template_hash
 
 
 def _first(name: str) -> dict[str, Any]:
@@ -60,6 +60,27 @@ def _paper(row: dict[str, Any]) -> str:
 )  # fmt: skip
 def test_paper_templates_word_for_word(row: dict[str, Any], text: str) -> None:
     assert _paper(row) == text
+
+
+@pytest.mark.parametrize(
+    ("row", "answer"),
+    [
+        ({**ARC, "answerKey": "3", "reasoning": " Cats are small. \n"}, " Cats are small.\nThe answer is c"),
+        ({**SIQA, "label": "3", "reasoning": "She left."}, " She left.\nThe answer is (2)"),
+        (GSM8K, " 2+2=<<2+2=4>>4\nThe answer is 4"),
+        ({**GSM8K, "reasoning": "Two and two."}, " Two and two.\nThe answer is 4"),
+        ({"question": "How many?", "answer": "4", "reasoning": "Two and two."}, " Two and two.\nThe answer is 4"),
+    ],
+)
+def test_chain_of_thought_ends_with_its_answer(row: dict[str, Any], answer: str) -> None:
+    assert reasoned_answer(FORMS["question_choices"].read(row)) == answer
+
+
+@pytest.mark.parametrize("row", [{**ARC, "answerKey": "3"}, {"question": "How many?", "answer": "4"},
+                                 {**ARC, "answerKey": "3", "reasoning": ["a", "b"]}])  # fmt: skip
+def test_chain_of_thought_without_reasoning_is_a_fault(row: dict[str, Any]) -> None:
+    with pytest.raises(Fault, match="missing field 'reasoning'"):
+        reasoned_answer(FORMS["question_choices"].read(row))
 
 
 def test_mmlu_layout_for_evaluation() -> None:
@@ -162,3 +183,4 @@ def test_detection_names_columns_and_refuses_to_guess() -> None:
 def test_template_hash_is_a_constant_of_the_text() -> None:
     """Changes only when a template changes; then models trained before must be refused."""
     assert template_hash("paper") == "db207dc22454ed8c"
+    assert template_hash("cot") == "f51bf4ec926f6788"
