@@ -133,13 +133,12 @@ def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
 
 
 def _check_columns(grid: Grid, path: Path) -> None:
-    """A metric of a task that is not scored, or a published number that stands in no column, would be lost."""
+    """A published number that stands in no column would be lost. Those of tasks that are not scored are left out."""
     columns = grid.columns(grid.tasks)
-    odd = {f"metrics.{task}": grid.tasks for task in grid.metrics if task not in grid.tasks}
-    odd |= {f"reference.{label}.{key}": columns for label, row in grid.reference.items() for key in row
-            if key not in columns}  # fmt: skip
-    for key, known in odd.items():
-        raise UserError(f"{path}: {key}: no such column; there are {', '.join(known)}")
+    for label, row in grid.reference.items():
+        for key in row:
+            if key.partition(":")[0] in grid.tasks and key not in columns:
+                raise UserError(f"{path}: reference.{label}.{key}: no such column; there are {', '.join(columns)}")
 
 
 def _refuse_new_rows(overrides: Sequence[str], rows: dict[str, Any]) -> None:
