@@ -54,7 +54,7 @@ def main() -> None:
     config = ModelConfig(name=options.model, precision="fp32")
     tokenizer = load_tokenizer(config)
     weights = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
-    theirs = HFLM(pretrained=weights, tokenizer=tokenizer, batch_size=8, logits_cache=False)
+    theirs = HFLM(pretrained=weights, tokenizer=tokenizer, batch_size=4, logits_cache=False)
     ours = [BranchedLM(open_model(options.model, precision="fp32"), tokenizer, budget) for budget in BUDGETS]
     data = {name: str(path) for name, path in DATA.items()} | dict(task.split("=", 1) for task in options.task)
     rows = [compare_task(name, data, options.documents, ours, theirs) for name in data]

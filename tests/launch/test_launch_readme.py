@@ -10,7 +10,10 @@ from launch_inputs import MODEL, ROOT, dualtune, tiny_grid, write_grid
 
 from launch.grid import load_grid
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "slurm/README.md", "docs/configuration.md", "docs/methods.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "slurm/README.md", *(f"docs/{name}" for name in (
+    "configuration.md", "evaluation.md", "methods.md", "tasks.md")))  # fmt: skip
+GROUPS = ("config", "lm-eval")
+"""Commands that have commands of their own."""
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 
 
@@ -35,7 +38,7 @@ def identifier(words: list[str]) -> str:
 
 @pytest.mark.parametrize("words", commands("dualtune"), ids=identifier)
 def test_a_command_and_its_options_exist(words: list[str]) -> None:
-    path = [word for word in words[1:3] if re.fullmatch(r"[a-z]+", word)] if words[1] == "config" else words[1:2]
+    path = [word for word in words[1:3] if re.fullmatch(r"[a-z-]+", word)] if words[1] in GROUPS else words[1:2]
     done = dualtune(*path, "--help", folder=ROOT)
     assert done.returncode == 0, done.stderr
     for option in (word for word in words if word.startswith("--")):
@@ -76,9 +79,8 @@ def test_the_stages_and_the_line_of_python_work(tmp_path: Path) -> None:
     by_file = dualtune("report", path, folder=tmp_path).stdout
     by_folder = dualtune("report", folder, folder=tmp_path).stdout
     assert "csqa_full" in by_file and "csqa_full" in by_folder
-    (snippet,) = blocks("python")
-    namespace: dict[str, object] = {}
-    exec(snippet.replace("runs/RUN", str(tmp_path / folder)), namespace)
+    for snippet in blocks("python"):
+        exec(snippet.replace("runs/RUN", str(tmp_path / folder)).partition("results =")[0], {})
     answered = dualtune("generate", f"{folder}/model", "--prompt", "Hello", "--max-new-tokens", "4", folder=tmp_path)
     assert answered.returncode == 0, answered.stderr
     assert dualtune("generate", folder, "--prompt", "Hello", folder=tmp_path).returncode == 2
