@@ -1,7 +1,8 @@
 """Are our scores those of lm-eval's own `hf` model? Largest differences over every request of real tasks.
 
     make bench && .venv/bin/python benchmarks/parity.py --documents 20
-    .venv/bin/python benchmarks/parity.py --task mmlu_anatomy=data/mmlu_anatomy --task piqa=valid.jsonl
+    .venv/bin/python benchmarks/parity.py --task lambada_standard=data/lambada_test_plain_text.txt \\
+        --task mmlu_anatomy=data/mmlu_anatomy
 
 Float32, plain causal model, for several token budgets: log-likelihoods, metrics, rolling log-likelihoods and greedily
 generated texts. Exit status 1 when a log-likelihood differs by more than 1e-4 (of a whole rolled text: 1e-6 of it), or
@@ -36,7 +37,6 @@ DATA = {
     "csqa_full": EXAMPLES / "commonsense_qa_validation.jsonl",
     "arc_full": EXAMPLES / "arc_challenge_test.jsonl",
     "piqa_full": EXAMPLES / "piqa_validation.jsonl",
-    "lambada_standard": EXAMPLES / "lambada_test.jsonl",
 }
 BUDGETS = (1, 512, 8192)
 """From one request a pass to hundreds."""
@@ -101,8 +101,8 @@ def _largest(left: list[float], right: list[float]) -> float:
 
 def compare_rolling(limit: int, ours: list[BranchedLM], theirs: HFLM) -> Compared:
     """Whole texts, one of them longer than the model reads; differences are relative to the text's log-likelihood."""
-    texts = [row["text"] for row in _rows("lambada_test.jsonl")[:limit]]
-    texts.append("\n".join(row["text"] for row in _rows("lambada_test.jsonl")))
+    passages = [f"{row['goal']} {row['sol1']}" for row in _rows("piqa_validation.jsonl")]
+    texts = [*passages[:limit], "\n".join(passages)]
     requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in texts]
     expected = theirs.loglikelihood_rolling(requests, disable_tqdm=True)
     found = [lm.loglikelihood_rolling(requests) for lm in ours]
