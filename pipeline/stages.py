@@ -123,9 +123,13 @@ def run_share(config: RunConfig, folder: RunFolder, share: str, tell: Tell) -> N
     from pipeline.evaluate.answers import Share
 
     part = Share.parse(share)
-    folder.create(config)
+    if not folder.config.exists() or not folder.versions.exists():
+        with exclusive(folder, tell):
+            folder.create(config)
+            write_json(folder.versions, versions())
     with _recorded("evaluate", folder):
         waiting = import_module("pipeline.evaluate").evaluate_share(config, folder, part)
+    folder.failure.unlink(missing_ok=True)
     words = f"done; {', '.join(waiting)} must wait for other shares" if waiting else "done, and with it all shares"
     tell(f"evaluate {share}: {words}")
 

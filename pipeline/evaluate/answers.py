@@ -7,9 +7,8 @@ on other machines: whoever opens the folder afterwards finds the answers of all.
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,33 +77,55 @@ class Answers:
                 self._append(self.folder, "".join(f"{json.dumps(pair)}\n" for pair in answers.items()))
 
     def _append(self, folder: Path, lines: str) -> None:
-        if self._file is None:
+        """Another process may write the result, and remove all answers to its question, at any moment."""
+        self._file = self._file or folder / f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
+        if not self._file.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = folder / f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
             lines = f"{json.dumps({'identity': self.identity})}\n{lines}"
         with self._file.open("a", encoding="utf-8") as file:
             file.write(lines)
 
     def remove(self) -> None:
-        """The result is written: the answers have done their work."""
-        if self.folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """The result is written: the answers to its question, whoever gave them, have done their work."""
+        for path in self.folder.glob("*.jsonl") if self.folder else ():
+            if _head(path) == {"identity": self.identity}:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # answers to other questions are there
+            if self.folder:
+                self.folder.rmdir()
 
 
 def _read(path: Path, identity: str) -> dict[str, Any]:
     """The whole lines of a file; the last one may be torn by a kill or still be in the writing."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    head, *pairs = map(_parsed, lines or [""])
-    if head != {"identity": identity}:
+    if _head(path) != {"identity": identity}:
         return {}
-    return {pair[0]: pair[1] for pair in pairs if isinstance(pair, list) and len(pair) == 2}
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return dict(pair for pair in map(_parsed, file) if _is_answer(pair))
+
+
+def _head(path: Path) -> Any:
+    """The first line; None if the file is gone or is none."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return _parsed(file.readline())
+    except OSError:
+        return None
 
 
 def _parsed(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+
+
+def _is_answer(pair: Any) -> bool:
+    """[key, text] or [key, [log-likelihood, is it the likeliest]]."""
+    if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
+        return False
+    value = pair[1]
+    is_score = isinstance(value, list) and [type(part) for part in value] == [float, bool] and not value[0] > 0
+    return isinstance(value, str) or is_score
 
 
 @contextmanager

@@ -17,23 +17,34 @@ from pipeline.versions import installed
 
 EVALUATION_VERSION = 2
 """Raised when scoring changes so that earlier results no longer count."""
+MODEL_FILES = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.model", "*.txt")
+"""Names of the files of a model folder that scores depend on."""
 SETTINGS = {"limit", "max_length", "add_bos", "chat_template", "system_prompt"}
 """Keys of the configuration that scores of all tasks depend on."""
 
 
 def model_fingerprint(config: RunConfig, folder: RunFolder) -> str:
-    """Identity of the weights that are scored: the run's signature and the content of its weight files.
+    """Identity of the model that is scored: the run's signature, and the content of the files that make it what it is:
+    weights, configuration, tokenizer and templates, of the trained model and of a base model in a local folder.
 
-    A pretrained model from the hub has no files here; its name and revision are part of the signature.
+    A base model from the hub has no files here; its name and revision are part of the signature.
 
     Raises:
         StageError: the run has no trained model yet.
     """
     trained = config.tuning.kind != "none"
-    files = sorted((folder.model if trained else Path(config.model.name)).glob("*.safetensors"))
-    if trained and not files:
+    if trained and not any(folder.model.glob("*.safetensors")):
         raise StageError(f"{folder.model}: no trained model is there to be evaluated; train the run first")
-    return digest({"run": signature(config), "weights": {file.name: content_hash(file) for file in files}})
+    return digest({
+        "run": signature(config),
+        "base": _model_files(Path(config.model.name)),
+        "trained": _model_files(folder.model) if trained else {},
+    })  # fmt: skip
+
+
+def _model_files(folder: Path) -> dict[str, str]:
+    files = sorted(file for kind in MODEL_FILES for file in folder.glob(kind))
+    return {file.name: content_hash(file) for file in files}
 
 
 def evaluation_signature(task: str, config: RunConfig, model: str) -> str:

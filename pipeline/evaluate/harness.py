@@ -21,11 +21,11 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import PreTrainedTokenizerBase
 
 from pipeline.config import digest
-from pipeline.errors import StageError
+from pipeline.errors import StageError, UserError
 from pipeline.evaluate.grouping import Continued, Scored, by_prompt, continued_keys, continued_passes, scored_passes
 from pipeline.evaluate.progress import Progress
 from pipeline.evaluate.worker import Worker
-from pipeline.model import Batch, DualBranch
+from pipeline.model import Batch, DualBranch, longest_input
 
 MAX_GENERATED_TOKENS = 256
 """Where a task does not say, as in the harness."""
@@ -64,6 +64,8 @@ class BranchedLM(TemplateLM):
         self.worker = Worker(max_batch_tokens, progress)
         self.add_bos = add_bos
         self.max_length = max_length or resolve_max_length(model.model.config, tokenizer)
+        if max_length and max_length > longest_input(model.model.config):
+            raise UserError(f"max_length = {max_length}: the model reads {longest_input(model.model.config)} tokens")
         self.truncated = 0
         self.precision = precision
         self._encode = lru_cache(maxsize=4096)(self._encode_once)
@@ -86,9 +88,15 @@ class BranchedLM(TemplateLM):
         try:
             return self._chat(chat_history, add_generation_prompt)
         except TemplateError:
-            return self._chat([turn for turn in chat_history if turn["role"] != "system"], add_generation_prompt)
+            turns = [turn for turn in chat_history if turn["role"] != "system"]
+        try:
+            return self._chat(turns, add_generation_prompt)
+        except TemplateError as error:
+            raise UserError(f"the chat template of {self.tokenizer_name} does not take the prompt: {error}") from None
 
     def _chat(self, turns: list[dict[str, str]], opens_answer: bool) -> str:
+        if not self.tokenizer.chat_template:
+            raise UserError(f"chat_template: the tokenizer {self.tokenizer_name} has no chat template")
         return str(
             self.tokenizer.apply_chat_template(
                 turns, tokenize=False, add_generation_prompt=opens_answer, continue_final_message=not opens_answer

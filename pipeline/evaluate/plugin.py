@@ -7,27 +7,33 @@ from typing import Annotated, Any, Literal
 import torch
 from lm_eval._cli import HarnessCLI
 from lm_eval.api.registry import model_registry
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
-from pipeline.errors import StageError, UserError
+from pipeline.errors import StageError, UserError, did_you_mean
 from pipeline.evaluate.harness import BranchedLM
 from pipeline.faults import explain
 from pipeline.model import load_tokenizer
-from pipeline.model.config import ModelConfig
+from pipeline.model.config import PRESETS, ModelConfig
 from pipeline.model.opening import is_trained, open_model
 from pipeline.schema import Schema
 
 NAME = "dualtune"
 
 
+def _known_method(name: str) -> str:
+    if name not in PRESETS:
+        raise ValueError(f"must be one of {', '.join(PRESETS)}{did_you_mean(name, PRESETS)}")
+    return name
+
+
 class Arguments(Schema):
     """What `--model_args` may say."""
 
-    pretrained: str
+    pretrained: Annotated[str, Field(min_length=1)]
     """A trained model folder (RUN/model), or a base model."""
     base: str | None = None
     """Where the base model of trained adapters lies, if it has moved."""
-    method: str = "causal"
+    method: Annotated[str, AfterValidator(_known_method)] = "causal"
     """Of a base model."""
     precision: Literal["bf16", "fp32"] | None = None
     revision: str | None = None
@@ -38,7 +44,7 @@ class Arguments(Schema):
     """Default: as trained (one BOS) with a trained model, as the tokenizer does with a base model."""
     device: str | None = None
     batch_size: Literal["1", "auto"] = "1"
-    """Of the harness; passes are bounded by `max_batch_tokens` here."""
+    """Of the harness; passes are bounded by `max_batch_tokens` here, whatever the number of requests."""
 
 
 class CommandLineLM(BranchedLM):
@@ -65,6 +71,7 @@ def check(given: dict[str, Any]) -> Arguments:
 def open_lm(arguments: Arguments) -> BranchedLM:
     """The model as lm-eval sees it."""
     trained = is_trained(arguments.pretrained)
+    _check_use(arguments, trained)
     own = ("base", "precision") if trained else ("precision", "revision", "trust_remote_code")
     asked = (arguments.device or "").startswith("cuda")  # the harness's default, on machines without a GPU too
     device = None if asked and not torch.cuda.is_available() else arguments.device
@@ -78,6 +85,15 @@ def open_lm(arguments: Arguments) -> BranchedLM:
         max_length=arguments.max_length,
         precision=model.base.precision,
     )
+
+
+def _check_use(arguments: Arguments, trained: bool) -> None:
+    """Refuse what would mean nothing for this model."""
+    useless = ("method", "revision") if trained else ("base",)
+    kind = "a trained model" if trained else "a base model"
+    for key in useless:
+        if key in arguments.model_fields_set:
+            raise UserError(f"--model_args: {key} means nothing for {arguments.pretrained}, {kind}")
 
 
 def run(arguments: list[str]) -> None:

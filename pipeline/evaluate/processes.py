@@ -1,7 +1,9 @@
 """Several processes of this machine that answer shares of one evaluation."""
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -26,12 +28,14 @@ def processes_beside(config: RunConfig, folder: RunFolder, count: int) -> Iterat
     """
     threads = max(1, torch.get_num_threads() // count)
     context = get_context("spawn")
+    common = (config, folder, threads, os.getpid())
     started = [
-        context.Process(target=_work, args=(config, folder, Share(n, count), device_of(n - 1), threads), daemon=True)
+        context.Process(target=_work, args=(*common, Share(n, count), device_of(n - 1)), daemon=True)
         for n in range(2, count + 1)
     ]
-    for process in started:
-        process.start()
+    with _interrupts_ignored():  # which the processes inherit: this one ends them
+        for process in started:
+            process.start()
     if count > 1:
         torch.set_num_threads(threads)
     try:
@@ -41,6 +45,18 @@ def processes_beside(config: RunConfig, folder: RunFolder, count: int) -> Iterat
     finally:
         for process in started:
             process.terminate()  # those that still run when this process fails or is stopped
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # where signals cannot be handled
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _wait(process: BaseProcess, number: int) -> None:
@@ -55,14 +71,14 @@ def device_of(index: int) -> str:
     return f"cuda:{index % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
 
 
-def _work(config: RunConfig, folder: RunFolder, share: Share, device: str, threads: int) -> None:
+def _work(config: RunConfig, folder: RunFolder, threads: int, parent: int, share: Share, device: str) -> None:
     """One share in silence: what the user must know, the first process says."""
     from pipeline.cli import follow_parent
     from pipeline.evaluate.fingerprint import missing_tasks
     from pipeline.evaluate.stage import answer, open_model, open_tasks
 
     silence()
-    os.environ["DUALTUNE_PARENT"] = str(os.getppid())
+    os.environ["DUALTUNE_PARENT"] = str(parent)
     follow_parent()
     torch.set_num_threads(threads)
     try:

@@ -14,7 +14,7 @@ from lm_eval.evaluator import evaluate as run_harness
 from lm_eval.evaluator_utils import get_sample_size
 from rich.console import Console
 
-from pipeline.config import RunConfig, signature
+from pipeline.config import RunConfig, digest, signature
 from pipeline.errors import StageError
 from pipeline.evaluate.answers import Answers
 from pipeline.evaluate.config import EvaluationConfig
@@ -52,7 +52,7 @@ class Task:
         """Give the model the answers that are there already, a fresh count and a bar."""
         share = lm.worker.share
         part = f" {share.number}/{share.count}" if share.count > 1 else ""
-        lm.worker.open(Answers(self.folder.answers(self.name), self.signature))
+        lm.worker.open(self.answers(lm))
         lm.worker.progress, lm.truncated = Shown(f"evaluate {self.name}{part}", self.console), 0
 
     def answer(self, lm: BranchedLM) -> None:
@@ -66,10 +66,14 @@ class Task:
             lm.worker.progress.close()
         self.asked = tuple(lm.worker.asked)
 
-    @property
-    def is_answered(self) -> bool:
+    def is_answered(self, lm: BranchedLM) -> bool:
         """Are there answers to all requests by now, of this process and of others?"""
-        return Answers(self.folder.answers(self.name), self.signature).holds(self.asked)
+        return self.answers(lm).holds(self.asked)
+
+    def answers(self, lm: BranchedLM) -> Answers:
+        """Those that are there. What is sampled depends on the passes, so answers of other passes are not taken."""
+        identity = digest({"score": self.signature, "budget": lm.worker.budget})
+        return Answers(self.folder.answers(self.name), identity)
 
     def _requests(self, lm: BranchedLM) -> dict[str, list[Instance]]:
         """As the harness makes them, by kind."""
@@ -143,6 +147,7 @@ def settings(lm: BranchedLM, config: EvaluationConfig) -> dict[str, Any]:
     return {
         "max_batch_tokens": lm.worker.budget,
         "max_length": lm.max_length,
+        "longest_input_asked": config.max_length,
         "add_bos": lm.add_bos,
         "precision": lm.precision,
         "device": lm.model.device.type,

@@ -66,7 +66,9 @@ def evaluate_share(config: RunConfig, folder: RunFolder, share: Share) -> list[s
     answer(tasks, lm, share)
     with exclusive(folder, lambda words: None):
         for task in tasks:
-            if task.is_answered and task.name in missing_tasks(config, folder):
+            if task.name not in missing_tasks(config, folder):  # somebody else was here
+                task.answers(lm).remove()
+            elif task.is_answered(lm):
                 task.score(lm)
     return missing_tasks(config, folder)
 

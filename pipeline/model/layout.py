@@ -142,7 +142,7 @@ class Layout:
         if device not in self._copies:
             moved: dict[str, Any] = {n: part.to(device) for n, part in vars(self).items() if isinstance(part, Tensor)}
             moved |= {name: getattr(self, name).to(device) for name in ("prompts", "answers")}
-            self._copies[device] = replace(self, **moved, _answer_mask=None)
+            self._copies[device] = replace(self, **moved | {"_answer_mask": None})
         return self._copies[device]
 
     @property

@@ -19,6 +19,10 @@ class UnusableError(Exception):
     """Why a run or an evaluation does not count; the message becomes a footnote of the table."""
 
 
+SETTINGS = ("add_bos", "apply_chat_template", "system_instruction", "longest_input_asked")
+"""Of an evaluation's settings, those that make another question of the same document."""
+
+
 class Evaluation(BaseModel):
     """The keys of evaluate/TASK.json that a table needs; others are ignored."""
 
@@ -36,6 +40,7 @@ class Evaluation(BaseModel):
     task_version: Any = None
     task_hash: str | None = None
     template_hash: str | None = None
+    settings: dict[str, Any] = {}
     versions: dict[str, Any] = {}
 
     @property
@@ -56,6 +61,7 @@ class Evaluation(BaseModel):
             "metric": self.main_metric,
             "task version": self.task_version,
             "task hash": self.task_hash,
+            **{name.replace("_", " "): self.settings.get(name) for name in SETTINGS},
         }
 
 

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -11,14 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from evaluate_inputs import generations, run_config, trained_like
+from evaluate_inputs import BASE, STORIES, generations, run_config, trained_like
 from test_evaluate_stage import records_of, trained_run
 from transformers import PreTrainedTokenizerBase
 
 from pipeline.cli import main
 from pipeline.config import RunConfig, to_yaml
 from pipeline.errors import StageError, UserError
-from pipeline.evaluate import BranchedLM, evaluate, evaluate_share
+from pipeline.evaluate import BranchedLM, evaluate, evaluate_share, missing_tasks, stage
 from pipeline.evaluate.answers import Answers, Share
 from pipeline.evaluate.worker import Worker
 from pipeline.run_folder import RunFolder
@@ -30,8 +31,8 @@ def test_answers_are_there_for_the_next_process(tmp_path: Path) -> None:
     first, second = Answers(tmp_path / "a", "x"), Answers(tmp_path / "a", "x")
     first.add({"1": [-0.1234567890123, True]})
     first.add({"2": "two\nlines"})
-    second.add({"3": [1.0, False]})
-    assert Answers(tmp_path / "a", "x").known == {"1": [-0.1234567890123, True], "2": "two\nlines", "3": [1.0, False]}
+    second.add({"3": [-1.0, False]})
+    assert Answers(tmp_path / "a", "x").known == {"1": [-0.1234567890123, True], "2": "two\nlines", "3": [-1.0, False]}
     assert Answers(tmp_path / "a", "another model").known == {}
     second.reload()
     assert second.holds(["1", "2", "3"]) and not second.holds(["4"])
@@ -211,3 +212,87 @@ def test_a_config_without_changes_has_its_old_settings(tmp_path: Path) -> None:
     config = run_config(tmp_path, ["piqa_full"])
     settings = evaluate(config, RunFolder.of(config))["piqa_full"]["settings"]
     assert settings["add_bos"] and not settings["apply_chat_template"]
+
+
+GARBAGE = [
+    '[["a"], 1]',
+    "null",
+    "[" * 100_000,
+    '["KEY", null]',
+    '["KEY", ["a", 5]]',
+    '["KEY", [5.5, true]]',
+    '["KEY", [-1.0]]',
+    "\x00\x01",
+    "",
+]
+
+
+@pytest.mark.parametrize("line", GARBAGE, ids=range(len(GARBAGE)))
+def test_what_is_no_answer_is_left_out(tmp_path: Path, line: str) -> None:
+    Answers(tmp_path, "x").add({"1": [-1.0, True]})
+    (path,) = tmp_path.glob("*.jsonl")
+    path.write_text(path.read_text() + line.replace("KEY", "2") + "\n" + '["3", "text"]\n')
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "dangling.jsonl").symlink_to(tmp_path / "nowhere")
+    assert Answers(tmp_path, "x").known == {"1": [-1.0, True], "3": "text"}
+
+
+def test_only_the_answers_to_the_own_question_are_removed(tmp_path: Path) -> None:
+    own, same, other = Answers(tmp_path / "a", "x"), Answers(tmp_path / "a", "x"), Answers(tmp_path / "a", "y")
+    own.add({"1": "a"})
+    same.add({"2": "b"})
+    other.add({"3": "c"})
+    own.remove()
+    assert Answers(tmp_path / "a", "x").known == {} and Answers(tmp_path / "a", "y").known == {"3": "c"}
+    same.add({"4": "d"})  # its file has gone meanwhile
+    assert Answers(tmp_path / "a", "x").known == {"4": "d"}
+    same.remove()
+    other.remove()
+    assert not (tmp_path / "a").exists()
+    same.add({"5": "e"})
+    assert Answers(tmp_path / "a", "x").known == {"5": "e"}
+
+
+def test_a_share_that_comes_too_late_leaves_nothing(
+    tmp_path: Path, straight: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, folder = trained_run(tmp_path)
+    own = stage.answer
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(stage, "answer", own)
+        evaluate(short(config), folder)
+        own(*arguments)
+
+    monkeypatch.setattr(stage, "answer", overtaken)
+    assert evaluate_share(short(config), folder, Share(1, 2)) == []
+    assert not folder.answers("csqa_full").exists()
+    assert records_of(folder, "csqa_full") == straight
+
+
+def test_shares_leave_what_an_evaluation_leaves(tmp_path: Path) -> None:
+    config, folder = trained_run(tmp_path)
+    file = tmp_path / "run.yaml"
+    file.write_text(to_yaml(short(config)), encoding="utf-8")
+    weights = folder.model / "adapter_model.safetensors"
+    weights.rename(weights.with_suffix(".gone"))
+    assert main(["evaluate", str(file), "--share", "1/2"]) == 2
+    assert folder.failure.exists()
+    weights.with_suffix(".gone").rename(weights)
+    for number in (2, 1):
+        assert main(["evaluate", str(file), "--share", f"{number}/2"]) == 0
+    assert not folder.failure.exists()
+    assert folder.versions.exists() and folder.config.exists()
+    assert sorted(path.name for path in (folder.root / "evaluate").iterdir()) == ["csqa_full.json", "csqa_full.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "generation_config.json"])
+def test_every_file_of_a_model_counts(tmp_path: Path, name: str) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(STORIES, base)
+    config = run_config(tmp_path, ["piqa_full"], model={**BASE.model_dump(), "name": str(base)})
+    evaluate(config, RunFolder.of(config))
+    assert missing_tasks(config, RunFolder.of(config)) == []
+    values = json.loads((base / name).read_text()) if (base / name).exists() else {}
+    (base / name).write_text(json.dumps(values | {"something": "else"}))
+    assert missing_tasks(config, RunFolder.of(config)) == ["piqa_full"]
