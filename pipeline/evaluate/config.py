@@ -45,8 +45,9 @@ class EvaluationConfig(Schema):
     """Examples in front of each question, for all tasks or by task; default: as many as the task asks for."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Only the first documents of each task; the results are marked as limited."""
-    max_batch_tokens: Annotated[int, Field(ge=1)] = 4096
+    max_batch_tokens: Annotated[int, Field(ge=1)] | None = None
     """Token budget of one packed forward pass: prompts once per branch, and answers. Scores do not depend on it.
+    Default: 1,024 on the CPU, whose caches larger passes leave, else 16,384.
     Where memory runs out, half of it is tried, and so on."""
     max_length: Annotated[int, Field(ge=2)] | None = None
     """Longest input in tokens, default: what the model reads. Longer contexts lose their beginning and are counted."""

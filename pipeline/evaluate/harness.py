@@ -27,6 +27,8 @@ from pipeline.evaluate.progress import Progress
 from pipeline.evaluate.worker import Worker
 from pipeline.model import Batch, DualBranch, longest_input
 
+BUDGETS = {"cpu": 1024, "cuda": 16_384}
+"""Tokens of a pass: more would leave a CPU's caches."""
 MAX_GENERATED_TOKENS = 256
 """Where a task does not say, as in the harness."""
 
@@ -43,7 +45,7 @@ class BranchedLM(TemplateLM):
         self,
         model: DualBranch,
         tokenizer: PreTrainedTokenizerBase,
-        max_batch_tokens: int = 4096,
+        max_batch_tokens: int | None = None,
         add_bos: bool = False,
         max_length: int | None = None,
         precision: str = "fp32",
@@ -51,7 +53,7 @@ class BranchedLM(TemplateLM):
     ) -> None:
         """
         Args:
-            max_batch_tokens: budget of one packed pass (`grouping.passes`).
+            max_batch_tokens: budget of one packed pass; default: by device.
             add_bos: as training does, one BOS in front where the tokenizer has one, and no other special token;
                 otherwise whatever the tokenizer adds, as in the harness.
             max_length: longest input in tokens; default: what the model's configuration says.
@@ -61,7 +63,7 @@ class BranchedLM(TemplateLM):
         super().__init__()
         self.model = model
         self.tokenizer: Any = tokenizer
-        self.worker = Worker(max_batch_tokens, progress)
+        self.worker = Worker(max_batch_tokens or BUDGETS.get(model.device.type, BUDGETS["cuda"]), progress)
         self.add_bos = add_bos
         self.max_length = max_length or resolve_max_length(model.model.config, tokenizer)
         if max_length and max_length > longest_input(model.model.config):

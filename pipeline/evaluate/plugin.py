@@ -38,7 +38,7 @@ class Arguments(Schema):
     precision: Literal["bf16", "fp32"] | None = None
     revision: str | None = None
     trust_remote_code: bool = False
-    max_batch_tokens: Annotated[int, Field(ge=1)] = 4096
+    max_batch_tokens: Annotated[int, Field(ge=1)] | None = None
     max_length: Annotated[int, Field(ge=2)] | None = None
     add_bos: bool | None = None
     """Default: as trained (one BOS) with a trained model, as the tokenizer does with a base model."""

@@ -30,6 +30,8 @@ class Exchange:
     is_last: bool = False
     """In the last layer the branch is needed for its keys and values only."""
     features: list[Tensor] = field(default_factory=list)
+    own: tuple[Tensor | None, Tensor | None] = (None, None)
+    """In the last layer: keys and values of the prompt rows of the causal stream, if it has any."""
 
 
 def attend(
@@ -42,7 +44,7 @@ def attend(
     scaling: float | None = None,
     layout: Layout | None = None,
     exchange: Exchange | None = None,
-    stream: Literal["causal", "prompt", "both"] = "causal",
+    stream: Literal["causal", "prompt", "both", "own", "answer"] = "causal",
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one stream of one layer.
@@ -51,7 +53,8 @@ def attend(
         query: [1, heads, rows, head dim]; key, value: the same with the key/value heads.
         layout: of the batch; None in decoding steps, which are those of the unmodified model.
         exchange: keys and values of the prompt branch; None where the method has no such branch.
-        stream: whose rows these are; both: the causal stream's, then the prompt branch's.
+        stream: whose rows these are; both: the causal stream's, then the prompt branch's. In the last layer the causal
+            stream comes in two parts: its prompt rows (own), of which only keys and values are used, and the answers.
 
     Returns:
         [1, rows, heads, head dim], and None in place of attention weights.
@@ -61,6 +64,11 @@ def attend(
     call = Call(layout, exchange, {"dropout_p": dropout, "scale": scaling}, cast(int, module.layer_idx))
     if stream == "prompt":
         return _attend_branch(call, query, key, value), None
+    if exchange is not None and stream == "own":
+        exchange.own = (key, value)
+        return query.transpose(1, 2), None
+    if exchange is not None and stream == "answer":
+        return _attend_read(call, *exchange.own, query, key, value), None
     rows = [layout.prompt_rows, layout.answers.total, layout.branch_rows if stream == "both" else 0]
     prompt, answer, branch = zip(*(part.split(rows, dim=2) for part in (query, key, value)), strict=True)
     # The branch comes first: the causal stream reads its features.
@@ -90,23 +98,32 @@ def _attend_branch(call: Call, query: Tensor, key: Tensor, value: Tensor) -> Ten
 def _attend_causal(call: Call, prompt: tuple[Tensor, ...], answer: tuple[Tensor, ...]) -> list[Tensor]:
     """Prompt rows (if the method has any here) by the first pattern, and answer rows."""
     layout = call.layout
-    _, prompt_key, prompt_value = prompt
     outputs = []
     if layout.first is not None and layout.prompt_rows > 0:
         outputs.append(_attend_pieces(call, layout.prompts, layout.first, *prompt))
+    return [*outputs, _attend_read(call, *prompt[1:], *answer)]
+
+
+def _attend_read(
+    call: Call, own_key: Tensor | None, own_value: Tensor | None, query: Tensor, key: Tensor, value: Tensor
+) -> Tensor:
+    """Answer rows, after the causal stream's keys and values of the prompt were mixed with those of the branch."""
+    prompt_key, prompt_value = own_key, own_value
     if call.exchange is not None:
-        prompt_key, prompt_value = _read_features(call.exchange, prompt_key, prompt_value)
-    if layout.recorder is not None:
-        layout.recorder[call.layer] = (prompt_key, prompt_value)
-    return [*outputs, _attend_answers(call, prompt_key, prompt_value, *answer)]
+        prompt_key, prompt_value = _read_features(call.exchange, own_key, own_value)
+    assert prompt_key is not None and prompt_value is not None
+    if call.layout.recorder is not None:
+        call.layout.recorder[call.layer] = (prompt_key, prompt_value)
+    return _attend_answers(call, prompt_key, prompt_value, query, key, value)
 
 
-def _read_features(exchange: Exchange, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def _read_features(exchange: Exchange, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
     """Keys and values of the prompt that answers read: those of the branch, mixed with the stream's own."""
     branch_key, branch_value = exchange.features
     if exchange.mixing is None:
         return branch_key, branch_value
-    return exchange.mixing(key, branch_key, value, branch_value)
+    mixed: tuple[Tensor, Tensor] = exchange.mixing(key, branch_key, value, branch_value)
+    return mixed
 
 
 def _attend_pieces(call: Call, pieces: Pieces, pattern: Pattern, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class SplitLayer(BranchedLayer):
         layout: Layout | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """[1, causal rows + branch rows, width] -> the same; causal rows only in the last layer."""
+        """[1, causal rows + branch rows, width] -> the same; answer rows only in the last layer."""
         if layout is None:
             output: Tensor = self.causal(hidden_states, position_embeddings=position_embeddings, **kwargs)
             return output
@@ -75,8 +75,22 @@ class SplitLayer(BranchedLayer):
         causal_places, prompt_places = zip(*(part.split(rows, dim=1) for part in position_embeddings), strict=True)
         kwargs |= {"layout": layout, "exchange": Exchange(self.mixing, self.is_last)}
         prompt = self._prompt_layer()(prompt, position_embeddings=prompt_places, stream="prompt", **kwargs)
+        if self.is_last:
+            return self._answers(causal, causal_places, layout.prompt_rows, kwargs)
         causal = self.causal(causal, position_embeddings=causal_places, **kwargs)
-        return causal if self.is_last else torch.cat([causal, prompt], dim=1)
+        return torch.cat([causal, prompt], dim=1)
+
+    def _answers(
+        self, causal: Tensor, places: tuple[Tensor, Tensor], prompt_rows: int, kwargs: dict[str, Any]
+    ) -> Tensor:
+        """The last layer: of the causal stream's prompt rows only keys and values are needed."""
+        rows = [prompt_rows, causal.shape[1] - prompt_rows]
+        own, answers = causal.split(rows, dim=1)
+        own_places, answer_places = zip(*(part.split(rows, dim=1) for part in places), strict=True)
+        if prompt_rows:
+            KeyValueLayer.of(self.causal)(own, position_embeddings=own_places, stream="own", **kwargs)
+        output: Tensor = self.causal(answers, position_embeddings=answer_places, stream="answer", **kwargs)
+        return output
 
     def _prompt_layer(self) -> nn.Module:
         return KeyValueLayer.of(self.causal) if self.prompt is None else self.prompt

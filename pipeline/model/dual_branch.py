@@ -69,7 +69,7 @@ class DualBranch(nn.Module):
         return lay_out(batch.to(self.device), self.method, join)
 
     def run(self, layout: Layout) -> Tensor:
-        """One pass through all layers: [causal rows, width]."""
+        """One pass through all layers: [causal rows, width]; with a prompt branch [answer rows, width]."""
         decoder = self.model.base_model
         output = decoder(
             input_ids=layout.input_ids,

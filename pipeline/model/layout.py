@@ -129,7 +129,7 @@ class Layout:
     input_ids: Tensor
     position_ids: Tensor
     answer_rows: Tensor | slice
-    """Rows of the causal stream whose outputs are the answers' hidden states."""
+    """Rows of the last layer's output that are the answers' hidden states."""
     recorder: dict[int, tuple[Tensor, Tensor]] | None = None
     _answer_mask: Tensor | None = None
     _copies: dict[torch.device, "Layout"] = field(default_factory=dict)
@@ -207,7 +207,7 @@ def lay_out(batch: Batch, method: MethodConfig, join: bool = True) -> Layout:
         second=second,
         input_ids=torch.cat(ids)[None],
         position_ids=torch.cat([part for part, here in zip(positions, present, strict=True) if here])[None],
-        answer_rows=slice(start, start + batch.answer_rows),
+        answer_rows=slice(start, start + batch.answer_rows) if second is None else slice(None),
     )
 
 
