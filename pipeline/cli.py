@@ -33,6 +33,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Changes to the file, such as training.epochs=2", show_default=False),
 ]
+Processes = Annotated[int, typer.Option(min=1, help="That share one training on this machine, one a GPU.")]
 
 
 def tell(message: str) -> None:
@@ -47,9 +48,27 @@ def prepare(config: ConfigFile, overrides: Overrides = None) -> None:
 
 
 @app.command(epilog="Example: dualtune train configs/bitune/csqa.yaml training.epochs=2 seed=43")
-def train(config: ConfigFile, overrides: Overrides = None) -> None:
-    """Train one run, going on from its newest checkpoint; what is prepared or trained already is not repeated."""
-    _stage("train", config, overrides)
+def train(config: ConfigFile, overrides: Overrides = None, processes: Processes = 1) -> None:
+    """Train one run, going on from its newest checkpoint; what is prepared or trained already is not repeated.
+
+    Started by torchrun, accelerate or srun, each process is one rank of the run.
+    """
+    from pipeline.train.environment import rank_variables
+
+    if rank_variables(os.environ):
+        if processes > 1:
+            raise UserError(f"--processes={processes}: the launcher has started this process as one of several already")
+        raise typer.Exit(_rank(config, overrides))
+    _stage("train", config, overrides, processes)
+
+
+def _rank(path: Path, overrides: list[str] | None) -> int:
+    from pipeline.config import load_config
+    from pipeline.run_folder import RunFolder
+    from pipeline.train.spawn import train_as_rank
+
+    config = load_config(path, overrides or ())
+    return train_as_rank(config, RunFolder.of(config), tell)
 
 
 @app.command(epilog="Example: dualtune evaluate configs/bitune/csqa.yaml evaluation.limit=100")
@@ -58,14 +77,14 @@ def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
     _stage("evaluate", config, overrides)
 
 
-def _stage(stage: Any, path: Path, overrides: list[str] | None) -> None:
+def _stage(stage: Any, path: Path, overrides: list[str] | None, processes: int = 1) -> None:
     from pipeline.config import load_config
     from pipeline.run_folder import RunFolder
     from pipeline.stages import run_missing
 
     config = load_config(path, overrides or ())
     folder = RunFolder.of(config)
-    run_missing(config, folder, tell, (stage,))
+    run_missing(config, folder, tell, (stage,), processes)
     print(folder.root)
 
 
@@ -75,6 +94,7 @@ def run(
     overrides: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time on this machine.")] = 1,
+    processes: Processes = 1,
     report: Annotated[bool, typer.Option(help="End with the table.")] = True,
 ) -> None:
     """All stages of one run or of a grid, on this machine, then the table. What is complete is skipped.
@@ -85,7 +105,7 @@ def run(
     from launch.grid import load_grid
 
     grid = load_grid(file, overrides or ())
-    raise typer.Exit(run_grid(grid, jobs=jobs, dry_run=dry_run, with_report=report, tell=tell))
+    raise typer.Exit(run_grid(grid, jobs=jobs, dry_run=dry_run, with_report=report, tell=tell, processes=processes))
 
 
 @app.command(epilog="Examples: dualtune report configs/quickstart.yaml    dualtune report runs/*")

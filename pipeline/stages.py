@@ -85,15 +85,29 @@ def run_stage(stage: Stage, config: RunConfig, folder: RunFolder) -> Any:
         UserError: what the stage raises; another process may hold the folder, then this one waits for it.
     """
     with _recorded(stage, folder):
-        if not folder.versions.exists():
-            write_json(folder.versions, versions())
+        _write_versions(folder)
         result = getattr(import_module(f"pipeline.{stage}"), stage)(config, folder)
     folder.failure.unlink(missing_ok=True)
     return result
 
 
-def run_missing(config: RunConfig, folder: RunFolder, tell: Tell, stages: tuple[Stage, ...] | None = None) -> None:
-    """Run the incomplete ones of `stages` (default: all this run needs), saying of each what happens."""
+def _write_versions(folder: RunFolder) -> None:
+    if not folder.versions.exists():
+        write_json(folder.versions, versions())
+
+
+def run_missing(
+    config: RunConfig,
+    folder: RunFolder,
+    tell: Tell,
+    stages: tuple[Stage, ...] | None = None,
+    processes: int = 1,
+) -> None:
+    """Run the incomplete ones of `stages` (default: all this run needs), saying of each what happens.
+
+    Args:
+        processes: that share the training; the other stages run in this one.
+    """
     with exclusive(folder, tell):
         _remove_leftovers(folder)
         folder.create(config)
@@ -104,7 +118,11 @@ def run_missing(config: RunConfig, folder: RunFolder, tell: Tell, stages: tuple[
             if found.complete:
                 tell(f"{stage}: {found.words}, skipped" if "complete" in found.words else f"{stage}: {found.words}")
                 continue
-            run_stage(stage, config, folder)
+            if stage == "train" and (processes > 1 or config.training.zero.stage):
+                _write_versions(folder)
+                import_module("pipeline.train.spawn").train_in_processes(folder, processes)
+            else:
+                run_stage(stage, config, folder)
             gc.collect()  # accelerate's wrappers hold the model in a cycle: the next stage needs its memory
         if all(state(stage, config, folder).complete for stage in stages_of(config)):
             folder.failure.unlink(missing_ok=True)  # the record of an earlier attempt

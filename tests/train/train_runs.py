@@ -10,7 +10,9 @@ import torch
 from pipeline.config import RunConfig, parse_config, signature
 from pipeline.model import DualBranch, build_model
 from pipeline.run_folder import RunFolder
+from pipeline.train.checkpoint import Checkpoints
 from pipeline.train.loop import TrainingLoop
+from pipeline.train.share import Packing, Share
 
 STORIES = Path(__file__).parents[1] / "fixtures" / "stories260K"
 
@@ -67,7 +69,13 @@ def make_model(config: RunConfig) -> DualBranch:
 def make_loop(config: RunConfig, rows: Samples) -> TrainingLoop:
     folder = RunFolder.of(config)
     identity = {"signature": signature(config), "prepared_key": rows.key}
-    return TrainingLoop(config, folder, make_model(config), rows, identity)
+    checkpoints = Checkpoints(folder.checkpoints, identity, config.training.keep_checkpoints)
+    return TrainingLoop(config, folder, make_model(config), rows, checkpoints)
+
+
+def share(rows: Samples, size: int) -> Share:
+    """All rows as one update of this process, in micro-batches of `size`."""
+    return Share.of(rows, Packing(size, None, branches=2))
 
 
 def run_loop(config: RunConfig, rows: Samples) -> TrainingLoop:
