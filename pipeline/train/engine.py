@@ -4,6 +4,7 @@ What DeepSpeed does otherwise is in `pipeline.train.sharded`.
 """
 
 import math
+import os
 import resource
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from torch import Tensor
 from torch.nn import Parameter
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from pipeline.config import RunConfig
 from pipeline.errors import StageError, UserError
@@ -164,7 +166,9 @@ def make_accelerator(precision: str, ranks: Ranks = Ranks()) -> Accelerator:  # 
 
 
 def forget_accelerator() -> None:
-    """An earlier run of this process may have used another precision."""
+    """An earlier run of this process may have used another precision, or DeepSpeed."""
+    os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
+    unset_hf_deepspeed_config()
     AcceleratorState._reset_state(reset_partial_state=True)
 
 

@@ -59,6 +59,15 @@ def partitions(zero: Any) -> list[Tensor]:
     return list(zero.single_partition_of_fp32_groups if parts is None else parts)
 
 
+def drop_second_copies(zero: Any) -> None:
+    """Let the optimizer update the sharded weights themselves: they are float32 already, and DeepSpeed's "master
+    copy" of them would cost 4 bytes more for each. Where they lie on another device (offload), both are needed."""
+    weights = getattr(zero, "fp16_partitioned_groups_flat", [])
+    for master, part in zip(partitions(zero), weights, strict=False):
+        if part is not None and (part.device, part.dtype, part.shape) == (master.device, master.dtype, master.shape):
+            master.data = part.data
+
+
 def spread(zero: Any) -> None:
     """Bring changed partitions to the model's weights, on all ranks together."""
     if not hasattr(zero, "fp32_partitioned_groups_flat"):

@@ -14,6 +14,7 @@ from torch import Tensor
 from pipeline.train.config import TrainingConfig
 from pipeline.train.engine import Engine, check_accelerator, forget_accelerator
 from pipeline.train.loss import Objective
+from pipeline.train.partitions import drop_second_copies
 from pipeline.train.ranks import Ranks
 from pipeline.train.zero import buckets, deepspeed_json, prepare_environment
 
@@ -28,6 +29,7 @@ class ShardedEngine(Engine):
         self._seen: set[str] = set()
         self._hooks = [parameter.register_hook(partial(self._see, name)) for name, parameter in self.parameters.items()]
         super()._prepare(objective)
+        drop_second_copies(self.objective.optimizer)
 
     def _see(self, name: str, _gradient: Tensor) -> None:
         self._seen.add(name)

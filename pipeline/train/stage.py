@@ -1,6 +1,7 @@
 """The training stage: prepared rows in, a model folder and train/result.json out; on one process or several."""
 
 import io
+import os
 from collections.abc import Iterable
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -20,6 +21,7 @@ from pipeline.train.checkpoint import Checkpoints
 from pipeline.train.completion import model_files, read_result
 from pipeline.train.export import export
 from pipeline.train.loop import TrainingLoop
+from pipeline.train.memory import held_bytes
 from pipeline.train.progress import say
 from pipeline.train.ranks import Ranks, join
 from pipeline.train.sharded import make_sharded_accelerator
@@ -43,6 +45,8 @@ def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     if config.tuning.kind == "none":
         say("train: not needed, tuning is none and the pretrained model is evaluated")
         return {}
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed, where installed, would guess aloud
     ranks = join(config.training.zero.stage > 0)
     data = _data(config, folder, ranks)
     check_length(config.model, data.manifest["tokens"]["per_row"]["max"])
@@ -132,6 +136,7 @@ def _summary(loop: TrainingLoop, model: DualBranch) -> dict[str, Any]:
         "tokens_per_second": position.tokens / position.seconds,
         "trainable_parameters": _size(model.trainable().values()),
         "total_parameters": _size(model.parameters()),
+        "held_bytes": held_bytes(loop.engine),
         "peak_memory_bytes": max(loop.ranks.gather(loop.engine.peak_memory())),
         "alphas": model.alphas(),
     }

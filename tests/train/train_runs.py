@@ -62,6 +62,22 @@ def run_config(runs: Path, tuning: dict[str, Any] | None = None, **training: Any
     return parse_config(values, "test")
 
 
+ROWS = 9
+
+
+def rank_config(
+    runs: Path, stage: int, kind: str, method: str, dropout: float = 0.0, checkpointing: bool = False, **training: Any
+) -> RunConfig:
+    """The same for several processes: nothing small enough to stay whole, batches that don't divide evenly."""
+    zero: dict[str, Any] = {"stage": stage}
+    if stage == 3:
+        zero["deepspeed"] = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
+    options = {"batch_size": 5, "micro_batch_size": 1, "epochs": 20, "learning_rate": 1e-3, "zero": zero}
+    config = run_config(runs, {"kind": kind, "dropout": dropout}, **options | training)
+    model = config.model.model_copy(update={"gradient_checkpointing": checkpointing})
+    return config.model_copy(update={"method": config.method.model_validate(method), "model": model})
+
+
 def make_model(config: RunConfig) -> DualBranch:
     return build_model(config.model, config.method, config.tuning, config.seed)
 
