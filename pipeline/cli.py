@@ -24,6 +24,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Look at configurations without running anything.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+verify_app = typer.Typer(help="Prove on this machine what dualtune promises.", no_args_is_help=True)
+app.add_typer(verify_app, name="verify")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of one run.", show_default=False)]
 GridFile = Annotated[
@@ -179,6 +181,54 @@ def config_signature(config: GridFile, overrides: Overrides = None) -> None:
     cells = load_grid(config, overrides or ()).cells
     for cell in cells:
         print(signature(cell.config) if len(cells) == 1 else f"{signature(cell.config)}  {cell}")
+
+
+@app.command(epilog="Example: dualtune export runs/RUN/model gemma-bitune-bf16 --precision bf16 --shard-size 5GB")
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A trained model, RUN/model.", show_default=False)],
+    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to write.", show_default=False)],
+    precision: Annotated[str, typer.Option(help="fp32 or bf16: of the written weights.")] = "fp32",
+    shard_size: Annotated[str, typer.Option(help="Largest file of weights.")] = "5GB",
+) -> None:
+    """Write a trained model anew: another precision, files of another size. It is read back and compared."""
+    from pipeline.export import export_model
+
+    export_model(model, target, precision, shard_size)
+    print(target)
+
+
+@app.command(epilog="Example: dualtune estimate configs/bitune/csqa.yaml tuning=full --processes 8")
+def estimate(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    processes: Processes = 1,
+    memory: Annotated[float, typer.Option(min=0.1, help="GiB of one device.")] = 80.0,
+    tflops: Annotated[float, typer.Option(min=0.001, help="What one device really does, 10^12 operations/s.")] = 300.0,
+) -> None:
+    """Parameters, memory per process under each ZeRO stage, arithmetic and time of a run, before it is started."""
+    from launch.command import console
+    from launch.estimate import show_estimate
+    from pipeline.config import load_config
+
+    show_estimate(load_config(config, overrides or ()), processes, memory, tflops, console())
+
+
+@verify_app.command("resume", epilog="Example: dualtune verify resume configs/bitune/csqa.yaml --steps 5 --processes 2")
+def verify_resume(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(min=1, help="Updates before and after the kill.")] = 10,
+    processes: Processes = 1,
+) -> None:
+    """Train 2N steps straight, and N, killed, and N more: are losses, order of samples and weights the same bits?"""
+    from launch.verify import verify_resume
+    from pipeline.config import load_config
+
+    differences = verify_resume(load_config(config, overrides or ()), steps, processes, tell)
+    for difference in differences[:20]:
+        print(difference)
+    print(f"not equal: {len(differences)} differences" if differences else "equal, bit by bit")
+    raise typer.Exit(int(bool(differences)))
 
 
 def follow_parent() -> None:

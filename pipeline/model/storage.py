@@ -26,6 +26,7 @@ from pipeline.model.sharding import whole_state
 CARD = "dualtune.json"
 BRANCH = "prompt_branch.safetensors"
 ADAPTERS = "adapter_model.safetensors"
+SHARD_SIZE = "5GB"
 PEFT_PREFIX = "base_model.model."
 """What PEFT's wrapper puts before the model's own names."""
 
@@ -41,13 +42,20 @@ def consolidate(model: DualBranch) -> dict[str, Tensor]:
     return whole_state(root, with_frozen=adapters is None)
 
 
-def save(model: DualBranch, folder: Path, facts: dict[str, Any], state: dict[str, Tensor] | None = None) -> None:
+def save(
+    model: DualBranch,
+    folder: Path,
+    facts: dict[str, Any],
+    state: dict[str, Tensor] | None = None,
+    shard_size: str = SHARD_SIZE,
+) -> None:
     """Write what training changed, and how it was made. `facts` come back as `model.facts`.
 
     The card is written last: a folder without it is not a model.
 
     Args:
         state: what `consolidate` returned, where several processes made it together.
+        shard_size: of the largest file of a full model's causal stream, as in 5GB.
 
     Raises:
         StageError: a tensor is empty or not finite.
@@ -60,7 +68,7 @@ def save(model: DualBranch, folder: Path, facts: dict[str, Any], state: dict[str
     if model.__dict__["adapters"] is not None:
         model.__dict__["adapters"].save_pretrained(folder, state_dict=state)
     else:
-        model.model.save_pretrained(folder, state_dict=_causal_weights(state))
+        model.model.save_pretrained(folder, state_dict=_causal_weights(state), max_shard_size=shard_size)
     branch = _branch_weights(model, state)
     if branch:
         save_file(branch, folder / BRANCH, metadata={"format": "pt"})

@@ -89,17 +89,15 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
 
 def _error(status: int, folder: RunFolder) -> UserError:
     number = -status if status < 0 else status - 128
-    reason = failure(folder).removeprefix("train: ")
-    error: UserError
-    if reason:
-        error = UserError(reason) if status == UserError.status else StageError(reason)
-    elif number > 0:
-        saved = "a checkpoint is saved" if status > 0 else "killed before it could save"
-        error = StageError(f"stopped by {signal.Signals(number).name}: {saved}, the same command goes on")
+    if number in (*SIGNALS, signal.SIGALRM):
+        saved = "a checkpoint is saved" if status > 0 else "before there was anything to save"
+        error: UserError = StageError(f"stopped by {signal.Signals(number).name}, {saved}: the same command goes on")
         error.status = 128 + number
-    else:
-        error = StageError(f"a process of the run ended with status {status}")
-    return error
+        return error
+    if status < 0:
+        return StageError(f"a process of the run was killed by {signal.Signals(number).name}: the same command goes on")
+    reason = failure(folder).removeprefix("train: ") or f"a process of the run ended with status {status}"
+    return UserError(reason) if status == UserError.status else StageError(reason)
 
 
 def train_as_rank(config: RunConfig, folder: RunFolder, tell: Tell) -> int:
@@ -133,8 +131,10 @@ def _tell(error: Exception, status: int, folder: RunFolder, tell: Tell) -> None:
 
     if debugging():
         traceback.print_exception(error)
-    is_failure = status < 128
-    if is_failure and not (isinstance(error, Lost) and failure(folder)):  # the rank that failed tells more
+    is_spawned, is_failure = SPAWNED in os.environ, status < 128
+    if isinstance(error, Lost) and (is_spawned or failure(folder)):
+        return  # the rank that is gone tells more, or its parent does
+    if is_failure:
         record_failure(folder, "train", describe(error))
-    if SPAWNED not in os.environ or not is_failure:
+    if not (is_spawned and is_failure):
         tell(f"error: {describe(error)}")

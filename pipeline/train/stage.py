@@ -1,7 +1,6 @@
 """The training stage: prepared rows in, a model folder and train/result.json out; on one process or several."""
 
 import io
-import os
 from collections.abc import Iterable
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -16,6 +15,7 @@ from pipeline.files import write_json
 from pipeline.model import DualBranch, build_model, check_length, load_tokenizer
 from pipeline.model.sharding import size
 from pipeline.prepare import PreparedData, prepare
+from pipeline.quiet import hush_deepspeed
 from pipeline.run_folder import RunFolder
 from pipeline.train.checkpoint import Checkpoints
 from pipeline.train.completion import model_files, read_result
@@ -45,8 +45,7 @@ def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     if config.tuning.kind == "none":
         say("train: not needed, tuning is none and the pretrained model is evaluated")
         return {}
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed, where installed, would guess aloud
+    hush_deepspeed()
     ranks = join(config.training.zero.stage > 0)
     data = _data(config, folder, ranks)
     check_length(config.model, data.manifest["tokens"]["per_row"]["max"])

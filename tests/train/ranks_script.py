@@ -16,13 +16,15 @@ from pipeline.quiet import silence
 silence()
 
 import torch  # noqa: E402
-from train_runs import ROWS, make_model, rank_config, same, samples, weights  # noqa: E402
+from test_stage_train import config_of  # noqa: E402
+from train_runs import LONG_RUN, ROWS, make_model, rank_config, same, samples, weights  # noqa: E402
 
 from pipeline.config import RunConfig  # noqa: E402
 from pipeline.errors import StageError  # noqa: E402
 from pipeline.model import DualBranch  # noqa: E402
 from pipeline.model.sharding import gathered  # noqa: E402
 from pipeline.run_folder import RunFolder  # noqa: E402
+from pipeline.train import train  # noqa: E402
 from pipeline.train.checkpoint import Checkpoints  # noqa: E402
 from pipeline.train.engine import forget_accelerator  # noqa: E402
 from pipeline.train.export import export  # noqa: E402
@@ -86,6 +88,13 @@ class Case:
         folder = self.folder / f"exported-{stage}-{kind}"
         export(loop.model, folder, {}, lambda _: None, self.ranks)
         return {"folder": str(folder), "losses": own.tolist()}
+
+    def trained(self) -> str:
+        """A whole run, never stopped; its folder."""
+        forget_accelerator()
+        config = config_of(self.folder / "straight", "full", **LONG_RUN)
+        train(config, RunFolder.of(config))
+        return str(RunFolder.of(config).root)
 
     def spoilt(self, stage: int) -> dict[str, Any]:
         """A loss that is not a number, of one sample on one rank."""

@@ -63,6 +63,8 @@ def run_config(runs: Path, tuning: dict[str, Any] | None = None, **training: Any
 
 
 ROWS = 9
+LONG_RUN: dict[str, Any] = {"epochs": 6, "checkpoint_every": 3, "zero": {"stage": 3}}
+"""A run under ZeRO-3 that can be stopped half-way."""
 
 
 def rank_config(
