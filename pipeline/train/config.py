@@ -1,6 +1,5 @@
 """Configuration of training."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -10,7 +9,7 @@ from pipeline.schema import Schema
 Moment = Annotated[float, Field(ge=0, lt=1)]
 
 
-Place = Literal["none", "cpu", "nvme"]
+Place = Literal["none", "cpu"]
 
 OWNED = {
     "train_batch_size": "training.batch_size",
@@ -23,9 +22,7 @@ OWNED = {
     **dict.fromkeys(("fp16", "bf16", "amp", "torch_autocast", "data_types"), "model.precision"),
     "zero_optimization.stage": "training.zero.stage",
     "zero_optimization.offload_optimizer.device": "training.zero.offload_optimizer",
-    "zero_optimization.offload_optimizer.nvme_path": "training.zero.nvme_path",
     "zero_optimization.offload_param.device": "training.zero.offload_parameters",
-    "zero_optimization.offload_param.nvme_path": "training.zero.nvme_path",
 }
 """Keys of DeepSpeed's JSON that are made of keys of ours."""
 
@@ -48,8 +45,6 @@ class ZeroConfig(Schema):
     stage: Annotated[int, Field(ge=0, le=3)] = 0
     offload_optimizer: Place = "none"
     offload_parameters: Place = "none"
-    nvme_path: Path | None = None
-    """Folder on a local disk, for what is offloaded to `nvme`."""
     deepspeed: dict[str, Any] = {}
     """Further keys of DeepSpeed's own JSON; those that dualtune sets itself are refused."""
 
@@ -59,9 +54,6 @@ class ZeroConfig(Schema):
             raise ValueError("zero.offload_optimizer needs zero.stage 1, 2 or 3")
         if self.offload_parameters != "none" and self.stage < 3:
             raise ValueError("zero.offload_parameters needs zero.stage 3")
-        places = (self.offload_optimizer, self.offload_parameters)
-        if "nvme" in places and (self.stage < 3 or self.nvme_path is None):
-            raise ValueError("offloading to nvme needs zero.stage 3 and zero.nvme_path")
         if self.deepspeed and self.stage == 0:
             raise ValueError("zero.deepspeed has keys, but zero.stage is 0: DeepSpeed is not used")
         for key in _dotted(self.deepspeed):

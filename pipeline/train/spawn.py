@@ -90,7 +90,7 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
 def _error(status: int, folder: RunFolder) -> UserError:
     number = -status if status < 0 else status - 128
     if number in (*SIGNALS, signal.SIGALRM):
-        saved = "a checkpoint is saved" if status > 0 else "before there was anything to save"
+        saved = "a checkpoint is saved" if status > 0 else "at once"
         error: UserError = StageError(f"stopped by {signal.Signals(number).name}, {saved}: the same command goes on")
         error.status = 128 + number
         return error

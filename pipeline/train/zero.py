@@ -29,8 +29,7 @@ def deepspeed_json(training: TrainingConfig) -> dict[str, Any]:
     sharding: dict[str, Any] = {"stage": zero.stage}
     for name, place in (("offload_optimizer", zero.offload_optimizer), ("offload_param", zero.offload_parameters)):
         if place != "none":
-            path = {"nvme_path": str(zero.nvme_path)} if place == "nvme" else {}
-            sharding[name] = {"device": place, "pin_memory": torch.cuda.is_available(), **path}
+            sharding[name] = {"device": place, "pin_memory": torch.cuda.is_available()}
     values: dict[str, Any] = {
         # Which rows go where, and what a batch is, is decided by us; DeepSpeed sees one micro-batch at a time.
         "train_micro_batch_size_per_gpu": 1,
@@ -91,6 +90,7 @@ def buckets(model: DualBranch, zero: dict[str, Any]) -> dict[str, int]:
             "stage3_prefetch_bucket_size": min(LARGEST_BUCKET, layer),
             "stage3_max_live_parameters": 4 * layer,
             "stage3_max_reuse_distance": 0,
+            "sub_group_size": min(10**9, max(4 * layer, trained)),  # buffers of this size come and go at the start
             "stage3_param_persistence_threshold": 10 * int(model.model.config.hidden_size),  # norms, low ranks
         }
     else:

@@ -60,13 +60,14 @@ class Case:
             "parameters": sorted(name for name in loop.engine.parameters),
         }
 
-    def resumed(self, stage: int, kind: str) -> dict[str, Any]:
+    def resumed(self, stage: int, kind: str, offload: bool = False) -> dict[str, Any]:
         """Six updates straight, against three, a new start from the checkpoint, and three."""
-        straight = self.loop(rank_config(self.folder / "straight", stage, kind, "bitune", dropout=0.1))
+        options: dict[str, Any] = {"dropout": 0.1, "offload": offload}
+        straight = self.loop(rank_config(self.folder / "straight", stage, kind, "bitune", **options))
         for _ in range(6):
             straight._update()
         expected = whole(straight)
-        config = rank_config(self.folder / f"resumed{stage}", stage, kind, "bitune", dropout=0.1)
+        config = rank_config(self.folder / f"resumed{stage}", stage, kind, "bitune", **options)
         first = self.loop(config)
         for _ in range(3):
             first._update()

@@ -35,14 +35,19 @@ LOSSES: list[dict[str, Any]] = [
     {"stage": 2, "kind": "full", "method": "causal", "steps": 4, "loss_reduction": "token"},
     {"stage": 3, "kind": "full", "method": "bitune", "steps": 20},
     {"stage": 3, "kind": "lora", "method": "bitune", "steps": 20, "micro_batch_tokens": 40},
-    {"stage": 3, "kind": "lora", "method": "causal", "steps": 2},
+    {"stage": 3, "kind": "lora", "method": "causal", "steps": 2, "offload": True},
     {"stage": 3, "kind": "dora", "method": "bitune", "steps": 2},
     {"stage": 3, "kind": "ia3", "method": "bitune", "steps": 2},
     {"stage": 3, "kind": "vera", "method": "bitune", "steps": 2},
     {"stage": 3, "kind": "full", "method": "shared_weights", "steps": 2, "checkpointing": True},
     {"stage": 3, "kind": "lora", "method": "no_mixing", "steps": 2, "checkpointing": True},
 ]
-RESUMED = [{"stage": 0, "kind": "lora"}, {"stage": 2, "kind": "full"}, {"stage": 3, "kind": "full"}]
+RESUMED: list[dict[str, Any]] = [
+    {"stage": 0, "kind": "lora"},
+    {"stage": 2, "kind": "full"},
+    {"stage": 3, "kind": "full"},
+    {"stage": 3, "kind": "lora", "offload": True},
+]
 EXPORTED = [{"stage": 3, "kind": "full"}, {"stage": 3, "kind": "vera"}]
 SPOILT = [{"stage": 0}, {"stage": 3}]
 

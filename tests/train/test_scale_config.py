@@ -64,7 +64,7 @@ def test_deepspeed_gets_our_settings_and_further_ones() -> None:
         ({"stage": 4}, "less than or equal to 3"),
         ({"stage": 2, "offload_parameters": "cpu"}, "offload_parameters needs zero.stage 3"),
         ({"offload_optimizer": "cpu"}, "offload_optimizer needs zero.stage 1"),
-        ({"stage": 3, "offload_optimizer": "nvme"}, "zero.nvme_path"),
+        ({"stage": 3, "offload_optimizer": "nvme"}, "'none' or 'cpu'"),
         ({"deepspeed": {"x": 1}}, "zero.stage is 0"),
         ({"stage": 1, "deepspeed": {"bf16": {"enabled": True}}}, "bf16 contradicts what is set by model.precision"),
         ({"stage": 1, "deepspeed": {"zero_optimization": {"stage": 2}}}, "zero_optimization.stage contradicts"),

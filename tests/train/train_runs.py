@@ -68,11 +68,19 @@ LONG_RUN: dict[str, Any] = {"epochs": 6, "checkpoint_every": 3, "zero": {"stage"
 
 
 def rank_config(
-    runs: Path, stage: int, kind: str, method: str, dropout: float = 0.0, checkpointing: bool = False, **training: Any
+    runs: Path,
+    stage: int,
+    kind: str,
+    method: str,
+    dropout: float = 0.0,
+    checkpointing: bool = False,
+    offload: bool = False,
+    **training: Any,
 ) -> RunConfig:
     """The same for several processes: nothing small enough to stay whole, batches that don't divide evenly."""
-    zero: dict[str, Any] = {"stage": stage}
+    zero: dict[str, Any] = {"stage": stage, "offload_optimizer": "cpu" if offload and stage else "none"}
     if stage == 3:
+        zero["offload_parameters"] = zero["offload_optimizer"]
         zero["deepspeed"] = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
     options = {"batch_size": 5, "micro_batch_size": 1, "epochs": 20, "learning_rate": 1e-3, "zero": zero}
     config = run_config(runs, {"kind": kind, "dropout": dropout}, **options | training)
