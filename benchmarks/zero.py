@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/zero.py --tuning full --processes 2
 
 `shared` is what a process holds, times the number of processes, over what one process holds alone: 1.00 is a perfect
-share. Peak memory (RSS) counts libraries (about 0.6 GiB), activations, the layers gathered at the moment, and
-DeepSpeed's buckets too.
+share. RSS is the memory of the whole process between two updates, with libraries and what the allocator keeps; its
+peak has activations, gathered layers, DeepSpeed's buckets, and the copies that DeepSpeed makes while it starts.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> None:
         return
     alone = start(options, 1, 0)
     table = Table(title=f"{options.model}, {options.method}, {options.tuning}, float32: GiB per process", box=None)
-    for column in ("stage", "processes", *PARTS, "held", "shared", "peak RSS"):
+    for column in ("stage", "processes", *PARTS, "held", "shared", "RSS", "peak RSS"):
         table.add_column(column, justify="right")
     add(table, 0, 1, alone, alone)
     for stage in options.stages:
@@ -53,7 +53,7 @@ def add(table: Table, stage: int, count: int, found: dict[str, Any], alone: dict
     held, whole = (sum(values[part] for part in PARTS) for values in (found, alone))
     numbers = [found[part] / GIB for part in PARTS]
     cells = [*(f"{number:.3f}" for number in numbers), f"{held / GIB:.3f}", f"{held * count / whole:.2f}"]
-    table.add_row(str(stage), str(count), *cells, f"{found['peak'] / GIB:.2f}")
+    table.add_row(str(stage), str(count), *cells, f"{found['now'] / GIB:.2f}", f"{found['peak'] / GIB:.2f}")
 
 
 def start(options: argparse.Namespace, count: int, stage: int) -> dict[str, Any]:
@@ -81,6 +81,7 @@ def start(options: argparse.Namespace, count: int, stage: int) -> dict[str, Any]
 def take_part(options: argparse.Namespace) -> None:
     """One process: a few updates on CommonsenseQA rows, then count."""
     silence()
+    import psutil
     import torch
     from train_step import question_rows
 
@@ -112,8 +113,8 @@ def take_part(options: argparse.Namespace) -> None:
     packing = Packing.of(config.training, config.method)
     for _ in range(options.steps):
         engine.update(Share.of(rows, packing, ranks.index, ranks.count))
-    found = {**held_bytes(engine), "peak": engine.peak_memory()}
-    most = max(ranks.gather(found), key=lambda values: sum(values.values()))
+    found = {**held_bytes(engine), "now": psutil.Process().memory_info().rss, "peak": engine.peak_memory()}
+    most = max(ranks.gather(found), key=lambda values: sum(values[part] for part in PARTS))
     if ranks.is_main:
         (Path(options.output) / "found.json").write_text(json.dumps(most))
     ranks.gather(None)
