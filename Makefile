@@ -28,7 +28,7 @@ models: $(MODEL)/ORIGIN.txt
 bench: $(VENV)/bench.stamp
 
 test: lint
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(VENV)/test.stamp
 	@$(BIN)/ruff check .

@@ -17,7 +17,7 @@ REPORTS = "reports"
 """Folder beside the run folders that holds one folder of tables for each grid."""
 
 
-def run_grid(grid: Grid, jobs: int, dry_run: bool, with_report: bool, tell: Tell) -> int:
+def run_grid(grid: Grid, jobs: int, dry_run: bool, with_report: bool, tell: Tell, processes: int = 1) -> int:
     """Print the plan and execute it: one run in this process, several in processes of their own; then the table.
 
     Returns:
@@ -32,7 +32,7 @@ def run_grid(grid: Grid, jobs: int, dry_run: bool, with_report: bool, tell: Tell
         tell(summary(plans))
     if dry_run:
         return 0
-    reasons = _execute(plans, jobs, tell)
+    reasons = _execute(plans, jobs, tell, processes)
     if with_report and grid.tasks:
         report_grid(grid, None)
     elif with_report:
@@ -42,12 +42,12 @@ def run_grid(grid: Grid, jobs: int, dry_run: bool, with_report: bool, tell: Tell
     return int(bool(reasons))
 
 
-def _execute(plans: Sequence[CellPlan], jobs: int, tell: Tell) -> list[tuple[GridCell, str]]:
+def _execute(plans: Sequence[CellPlan], jobs: int, tell: Tell, processes: int) -> list[tuple[GridCell, str]]:
     if len(plans) == 1:
         cell = plans[0].cell
-        run_missing(cell.config, cell.folder, tell)
+        run_missing(cell.config, cell.folder, tell, processes=processes)
         return []
-    return LocalExecutor(jobs, tell).execute(plans)
+    return LocalExecutor(jobs, tell, processes).execute(plans)
 
 
 def report_grid(grid: Grid, output: Path | None) -> None:

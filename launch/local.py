@@ -15,9 +15,7 @@ from launch.grid import GridCell
 from launch.plan import CellPlan, plan_cell
 from pipeline.errors import UserError
 from pipeline.stages import Tell, describe, failure, record_failure
-
-PARENT = "DUALTUNE_PARENT"
-"""Environment variable with the process id of the launcher: its cells stop when it is gone."""
+from pipeline.train.spawn import PARENT
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:
@@ -29,10 +27,13 @@ class LocalExecutor:
 
     With one job at a time the terminal is shared, so that progress bars show; with more, each cell writes to
     log.txt in its run folder.
+
+    Args:
+        processes: of each cell's training.
     """
 
-    def __init__(self, jobs: int, tell: Tell) -> None:
-        self.jobs = jobs
+    def __init__(self, jobs: int, tell: Tell, processes: int = 1) -> None:
+        self.jobs, self.processes = jobs, processes
         self.tell = tell
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()
@@ -81,7 +82,15 @@ class LocalExecutor:
             yield log.fileno()
 
     def _wait(self, config: Path, output: int | None) -> int:
-        command = [sys.executable, "-m", "pipeline.cli", "run", str(config), "--no-report"]
+        command = [
+            sys.executable,
+            "-m",
+            "pipeline.cli",
+            "run",
+            str(config),
+            "--no-report",
+            f"--processes={self.processes}",
+        ]
         with self._lock:
             if self._stopped:
                 return -signal.SIGTERM

@@ -26,6 +26,8 @@ config_app = typer.Typer(help="Look at configurations without running anything."
 app.add_typer(config_app, name="config")
 show_app = typer.Typer(help="Draw what methods are made of.", no_args_is_help=True)
 app.add_typer(show_app, name="show")
+verify_app = typer.Typer(help="Prove on this machine what dualtune promises.", no_args_is_help=True)
+app.add_typer(verify_app, name="verify")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of one run.", show_default=False)]
 GridFile = Annotated[
@@ -35,6 +37,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Changes to the file, such as training.epochs=2", show_default=False),
 ]
+Processes = Annotated[int, typer.Option(min=1, help="That share one training on this machine, one a GPU.")]
 
 
 def tell(message: str) -> None:
@@ -49,9 +52,27 @@ def prepare(config: ConfigFile, overrides: Overrides = None) -> None:
 
 
 @app.command(epilog="Example: dualtune train configs/bitune/csqa.yaml training.epochs=2 seed=43")
-def train(config: ConfigFile, overrides: Overrides = None) -> None:
-    """Train one run, going on from its newest checkpoint; what is prepared or trained already is not repeated."""
-    _stage("train", config, overrides)
+def train(config: ConfigFile, overrides: Overrides = None, processes: Processes = 1) -> None:
+    """Train one run, going on from its newest checkpoint; what is prepared or trained already is not repeated.
+
+    Started by torchrun, accelerate or srun, each process is one rank of the run.
+    """
+    from pipeline.train.environment import rank_variables
+
+    if rank_variables(os.environ):
+        if processes > 1:
+            raise UserError(f"--processes={processes}: the launcher has started this process as one of several already")
+        raise typer.Exit(_rank(config, overrides))
+    _stage("train", config, overrides, processes)
+
+
+def _rank(path: Path, overrides: list[str] | None) -> int:
+    from pipeline.config import load_config
+    from pipeline.run_folder import RunFolder
+    from pipeline.train.spawn import train_as_rank
+
+    config = load_config(path, overrides or ())
+    return train_as_rank(config, RunFolder.of(config), tell)
 
 
 @app.command(epilog="Example: dualtune evaluate configs/bitune/csqa.yaml evaluation.limit=100")
@@ -90,14 +111,14 @@ def lm_eval(arguments: typer.Context) -> None:
     run_harness(arguments.args)
 
 
-def _stage(stage: Any, path: Path, overrides: list[str] | None, **options: Any) -> None:
+def _stage(stage: Any, path: Path, overrides: list[str] | None, processes: int = 1) -> None:
     from pipeline.config import load_config
     from pipeline.run_folder import RunFolder
     from pipeline.stages import run_missing
 
     config = load_config(path, overrides or ())
     folder = RunFolder.of(config)
-    run_missing(config, folder, tell, (stage,), **options)
+    run_missing(config, folder, tell, (stage,), processes)
     print(folder.root)
 
 
@@ -118,6 +139,7 @@ def run(
     overrides: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time on this machine.")] = 1,
+    processes: Processes = 1,
     report: Annotated[bool, typer.Option(help="End with the table.")] = True,
 ) -> None:
     """All stages of one run or of a grid, on this machine, then the table. What is complete is skipped.
@@ -128,7 +150,7 @@ def run(
     from launch.grid import load_grid
 
     grid = load_grid(file, overrides or ())
-    raise typer.Exit(run_grid(grid, jobs=jobs, dry_run=dry_run, with_report=report, tell=tell))
+    raise typer.Exit(run_grid(grid, jobs=jobs, dry_run=dry_run, with_report=report, tell=tell, processes=processes))
 
 
 @app.command(epilog="Examples: dualtune report configs/quickstart.yaml    dualtune report runs/*")
@@ -261,6 +283,54 @@ def show_pattern(
     print(drawn(mask, length))
     if png is not None:
         save_png(mask, length, " ".join([name, *(f"{key}={value}" for key, value in given.items())]), png)
+
+
+@app.command(epilog="Example: dualtune export runs/RUN/model gemma-bitune-bf16 --precision bf16 --shard-size 5GB")
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A trained model, RUN/model.", show_default=False)],
+    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to write.", show_default=False)],
+    precision: Annotated[str, typer.Option(help="fp32 or bf16: of the written weights.")] = "fp32",
+    shard_size: Annotated[str, typer.Option(help="Largest file of weights.")] = "5GB",
+) -> None:
+    """Write a trained model anew: another precision, files of another size. It is read back and compared."""
+    from pipeline.export import export_model
+
+    export_model(model, target, precision, shard_size)
+    print(target)
+
+
+@app.command(epilog="Example: dualtune estimate configs/bitune/csqa.yaml tuning=full --processes 8")
+def estimate(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    processes: Processes = 1,
+    memory: Annotated[float, typer.Option(min=0.1, help="GiB of one device.")] = 80.0,
+    tflops: Annotated[float, typer.Option(min=0.001, help="What one device really does, 10^12 operations/s.")] = 300.0,
+) -> None:
+    """Parameters, memory per process under each ZeRO stage, arithmetic and time of a run, before it is started."""
+    from launch.command import console
+    from launch.estimate import show_estimate
+    from pipeline.config import load_config
+
+    show_estimate(load_config(config, overrides or ()), processes, memory, tflops, console())
+
+
+@verify_app.command("resume", epilog="Example: dualtune verify resume configs/bitune/csqa.yaml --steps 5 --processes 2")
+def verify_resume(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(min=1, help="Updates before and after the kill.")] = 10,
+    processes: Processes = 1,
+) -> None:
+    """Train 2N steps straight, and N, killed, and N more: are losses, order of samples and weights the same bits?"""
+    from launch.verify import verify_resume
+    from pipeline.config import load_config
+
+    differences = verify_resume(load_config(config, overrides or ()), steps, processes, tell)
+    for difference in differences[:20]:
+        print(difference)
+    print(f"not equal: {len(differences)} differences" if differences else "equal, bit by bit")
+    raise typer.Exit(int(bool(differences)))
 
 
 def follow_parent() -> None:

@@ -23,8 +23,11 @@ from pipeline.yaml_file import read_yaml as read_yaml
 
 SCHEMA_VERSION = 1
 UNSIGNED = ("name", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
-            "training.log_every", "training.tensorboard")  # fmt: skip
+            "training.log_every", "training.tensorboard", "training.grace_seconds", "training.zero")  # fmt: skip
 """Fields that cannot change what is trained. Evaluation results carry a signature of their own."""
+
+LATER = ("training.micro_batch_tokens",)
+"""Keys younger than the schema version: left out while null, so that runs from before keep their signature."""
 
 SHORTHANDS = {"model": "name", "method": "name", "tuning": "kind"}
 """`method: bitune` means `method: {name: bitune}`; expanded before merging, so that an override
@@ -167,11 +170,17 @@ def signature(config: RunConfig) -> str:
     unsigned = (*UNSIGNED, "seed", "data", "training") if config.tuning.kind == "none" else UNSIGNED
     for field in unsigned:
         _drop(values, field)
+    for field in LATER:
+        _drop(values, field, only=None)
     return digest({"schema": SCHEMA_VERSION, "config": values})
 
 
-def _drop(values: dict[str, Any], dotted: str) -> None:
+ANY = object()
+
+
+def _drop(values: dict[str, Any], dotted: str, only: Any = ANY) -> None:
     *parents, leaf = dotted.split(".")
     for parent in parents:
         values = values.get(parent) or {}
-    values.pop(leaf, None)
+    if only is ANY or values.get(leaf) is only:
+        values.pop(leaf, None)

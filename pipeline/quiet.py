@@ -37,3 +37,11 @@ def silence() -> None:
     warnings.simplefilter("ignore")
     for name in LOUD:
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def hush_deepspeed() -> None:
+    """On a machine without GPU, tell DeepSpeed so: where installed, others import it, and it would guess aloud."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")

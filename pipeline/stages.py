@@ -87,20 +87,28 @@ def run_stage(stage: Stage, config: RunConfig, folder: RunFolder, **options: Any
         UserError: what the stage raises; another process may hold the folder, then this one waits for it.
     """
     with _recorded(stage, folder):
-        if not folder.versions.exists():
-            write_json(folder.versions, versions())
+        _write_versions(folder)
         result = getattr(import_module(f"pipeline.{stage}"), stage)(config, folder, **options)
     folder.failure.unlink(missing_ok=True)
     return result
 
 
+def _write_versions(folder: RunFolder) -> None:
+    if not folder.versions.exists():
+        write_json(folder.versions, versions())
+
+
 def run_missing(
-    config: RunConfig, folder: RunFolder, tell: Tell, stages: tuple[Stage, ...] | None = None, **options: Any
+    config: RunConfig,
+    folder: RunFolder,
+    tell: Tell,
+    stages: tuple[Stage, ...] | None = None,
+    processes: int = 1,
 ) -> None:
     """Run the incomplete ones of `stages` (default: all this run needs), saying of each what happens.
 
     Args:
-        options: passed on to each stage.
+        processes: that share the training or the evaluation.
     """
     with exclusive(folder, tell):
         _remove_leftovers(folder)
@@ -112,7 +120,11 @@ def run_missing(
             if found.complete:
                 tell(f"{stage}: {found.words}, skipped" if "complete" in found.words else f"{stage}: {found.words}")
                 continue
-            run_stage(stage, config, folder, **options)
+            if stage == "train" and (processes > 1 or config.training.zero.stage):
+                _write_versions(folder)
+                import_module("pipeline.train.spawn").train_in_processes(folder, processes)
+            else:
+                run_stage(stage, config, folder, **({"processes": processes} if stage == "evaluate" else {}))
             gc.collect()  # accelerate's wrappers hold the model in a cycle: the next stage needs its memory
         if all(state(stage, config, folder).complete for stage in stages_of(config)):
             folder.failure.unlink(missing_ok=True)  # the record of an earlier attempt
@@ -126,7 +138,7 @@ def run_share(config: RunConfig, folder: RunFolder, share: str, tell: Tell) -> N
     if not folder.config.exists() or not folder.versions.exists():
         with exclusive(folder, tell):
             folder.create(config)
-            write_json(folder.versions, versions())
+            _write_versions(folder)
     with _recorded("evaluate", folder):
         waiting = import_module("pipeline.evaluate").evaluate_share(config, folder, part)
     folder.failure.unlink(missing_ok=True)

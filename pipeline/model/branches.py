@@ -12,6 +12,7 @@ from pipeline.model.config import MethodConfig, TuningConfig
 from pipeline.model.layout import Layout
 from pipeline.model.linears import CausalRows, branch_linears
 from pipeline.model.mixing import Mixing
+from pipeline.model.sharding import copy_sharded, is_sharded
 
 
 class BranchedLayer(GradientCheckpointingLayer):
@@ -163,5 +164,7 @@ def add_branches(layers: nn.ModuleList, method: MethodConfig, tuning: TuningConf
 
 
 def _copy(layer: nn.Module, share_base: bool) -> nn.Module:
+    if not share_base and any(map(is_sharded, layer.parameters())):
+        return copy_sharded(layer)
     shared = {id(parameter): parameter for parameter in layer.parameters()} if share_base else {}
     return copy.deepcopy(layer, memo=shared)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -17,11 +18,13 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from pipeline.errors import UserError
-from pipeline.model import attention
+from pipeline.model import attention, sharding
 from pipeline.model.adapters import add_adapters
 from pipeline.model.branches import BranchedLayer, add_branches
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
 from pipeline.model.dual_branch import DualBranch
+from pipeline.model.head import LossHead
+from pipeline.model.linears import BranchedLinear
 
 FAMILIES = ("gemma", "llama", "mistral", "phi", "qwen2", "qwen3")
 """`model_type` of the families that the tests cover."""
@@ -53,7 +56,19 @@ def assemble(
     _set_trainable(dual)
     if model.gradient_checkpointing:
         _checkpoint_activations(dual)
+    if sharding.is_active():
+        _prepare_sharding(dual)
     return dual
+
+
+def _prepare_sharding(dual: DualBranch) -> None:
+    """Modules that read the weights of modules inside them, or are called differently often on each rank."""
+    head = dual.model.get_output_embeddings()
+    assert type(head) is nn.Linear
+    head.__class__ = LossHead
+    if sharding.make_leaves(dual, (BranchedLinear, BaseTunerLayer)):
+        # DeepSpeed collects a leaf's gradients when that of its input is made: there must be one in the first layer.
+        dual.model.enable_input_require_grads()
 
 
 def decoder_layers(base: PreTrainedModel) -> nn.ModuleList:
@@ -84,8 +99,10 @@ def _checkpoint_activations(dual: DualBranch) -> None:
 
 def load_base(model: ModelConfig, tuning: TuningConfig) -> PreTrainedModel:
     """The pretrained model: float32 if all weights are trained, else in the configured precision."""
-    check_family(model)
+    config = check_family(model)
     dtype = torch.bfloat16 if model.precision == "bf16" and tuning.kind != "full" else torch.float32
+    if sharding.is_active():
+        return sharding.load_sharded(config, model, dtype)
     base, found = _read(
         AutoModelForCausalLM, model, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True
     )

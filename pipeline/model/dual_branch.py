@@ -15,6 +15,7 @@ from pipeline.model.branches import BranchedLayer
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
 from pipeline.model.head import token_losses, token_scores
 from pipeline.model.layout import Layout, lay_out
+from pipeline.model.sharding import gathered
 
 
 class DualBranch(nn.Module):
@@ -46,11 +47,11 @@ class DualBranch(nn.Module):
 
         return load(Path(folder), base, precision)
 
-    def save_pretrained(self, folder: Path | str, **facts: Any) -> None:
+    def save_pretrained(self, folder: Path | str, state: dict[str, Tensor] | None = None, **facts: Any) -> None:
         """Write the trained weights; see `pipeline.model.storage.save`."""
         from pipeline.model.storage import save
 
-        save(self, Path(folder), facts)
+        save(self, Path(folder), facts, state)
 
     @property
     def device(self) -> torch.device:
@@ -110,6 +111,10 @@ class DualBranch(nn.Module):
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
     def alphas(self) -> list[dict[str, float]]:
-        """Mixing ratios of each layer, {"key": alpha, "value": alpha}; empty for methods that don't mix."""
+        """Mixing ratios of each layer, {"key": alpha, "value": alpha}; empty for methods that don't mix.
+
+        Under ZeRO-3 all ranks must ask together.
+        """
         mixings = [layer.mixing for layer in self.modules() if isinstance(layer, BranchedLayer) and layer.mixing]
-        return [{"key": m.alpha(m.theta_key).item(), "value": m.alpha(m.theta_value).item()} for m in mixings]
+        with gathered(parameter for mixing in mixings for parameter in mixing.parameters()):
+            return [{"key": m.alpha(m.theta_key).item(), "value": m.alpha(m.theta_value).item()} for m in mixings]

@@ -16,6 +16,18 @@ LOGITS_PER_CHUNK = 2**22
 """Logits made at a time: 16 MiB in float32, however long the answers and large the vocabulary."""
 
 
+class LossHead(nn.Linear):
+    """Output embeddings that make the losses in a forward pass of their own.
+
+    Under ZeRO-3 a module's weights are there only while its forward runs, and the number of such runs must be the
+    same on all ranks, whatever the number of chunks.
+    """
+
+    def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Logits of [rows, width]; with labels, the losses that `token_losses` describes."""
+        return super().forward(hidden) if labels is None else _token_losses(self, hidden, labels)
+
+
 def token_losses(head: nn.Module, hidden: Tensor, labels: Tensor) -> Tensor:
     """Negative log-likelihood of each label, float32 [rows]; differentiable.
 
@@ -24,6 +36,11 @@ def token_losses(head: nn.Module, hidden: Tensor, labels: Tensor) -> Tensor:
         hidden: [rows, width].
         labels: token ids, [rows].
     """
+    losses: Tensor = head(hidden, labels) if isinstance(head, LossHead) else _token_losses(head, hidden, labels)
+    return losses
+
+
+def _token_losses(head: nn.Module, hidden: Tensor, labels: Tensor) -> Tensor:
     chunks = list(zip(*_chunks(head, hidden, labels), strict=True))
     if _is_frozen(head):
         return torch.cat([_FrozenHeadLosses.apply(head, *chunk) for chunk in chunks])
@@ -50,11 +67,11 @@ def _chunks(head: nn.Module, hidden: Tensor, labels: Tensor) -> tuple[tuple[Tens
 
 
 def _losses(head: nn.Module, hidden: Tensor, labels: Tensor) -> Tensor:
-    return cross_entropy(head(hidden).float(), labels, reduction="none")
+    return cross_entropy(head.forward(hidden).float(), labels, reduction="none")
 
 
 def _is_frozen(head: nn.Module) -> bool:
-    return type(head) is nn.Linear and not any(parameter.requires_grad for parameter in head.parameters())
+    return type(head) in (nn.Linear, LossHead) and not any(parameter.requires_grad for parameter in head.parameters())
 
 
 class _FrozenHeadLosses(torch.autograd.Function):
@@ -63,7 +80,7 @@ class _FrozenHeadLosses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, head: nn.Linear, hidden: Tensor, labels: Tensor) -> Tensor:
-        logits = head(hidden).float()
+        logits = head.forward(hidden).float()
         normaliser = logits.logsumexp(dim=-1)
         losses = normaliser - logits.gather(1, labels[:, None]).squeeze(1)
         if ctx.needs_input_grad[1]:

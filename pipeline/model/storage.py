@@ -13,7 +13,7 @@ import torch
 from peft import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeline import __version__
 from pipeline.errors import StageError, UserError
@@ -21,29 +21,55 @@ from pipeline.files import read_json, write_json
 from pipeline.model.building import assemble, load_base
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
 from pipeline.model.dual_branch import DualBranch
+from pipeline.model.sharding import whole_state
 
 CARD = "dualtune.json"
 BRANCH = "prompt_branch.safetensors"
 ADAPTERS = "adapter_model.safetensors"
+SHARD_SIZE = "5GB"
+PEFT_PREFIX = "base_model.model."
+"""What PEFT's wrapper puts before the model's own names."""
 
 
-def save(model: DualBranch, folder: Path, facts: dict[str, Any]) -> None:
+def consolidate(model: DualBranch) -> dict[str, Tensor]:
+    """What `save` writes, under the names of the model (or of PEFT's wrapper around it).
+
+    Under ZeRO-3 all ranks must call it together; the tensors are gathered one by one, into the memory of rank 0's
+    CPU, and the other ranks get none.
+    """
+    adapters = model.__dict__["adapters"]
+    root: nn.Module = model.model if adapters is None else adapters
+    return whole_state(root, with_frozen=adapters is None)
+
+
+def save(
+    model: DualBranch,
+    folder: Path,
+    facts: dict[str, Any],
+    state: dict[str, Tensor] | None = None,
+    shard_size: str = SHARD_SIZE,
+) -> None:
     """Write what training changed, and how it was made. `facts` come back as `model.facts`.
 
     The card is written last: a folder without it is not a model.
 
+    Args:
+        state: what `consolidate` returned, where several processes made it together.
+        shard_size: of the largest file of a full model's causal stream, as in 5GB.
+
     Raises:
         StageError: a tensor is empty or not finite.
     """
+    state = consolidate(model) if state is None else state
     folder.mkdir(parents=True, exist_ok=True)
-    for name, parameter in model.trainable().items():
-        if parameter.numel() == 0 or not torch.isfinite(parameter).all():
-            raise StageError(f"the weight {name} is {'not finite' if parameter.numel() else 'empty'}: not saved")
+    for name, tensor in state.items():
+        if tensor.numel() == 0 or not torch.isfinite(tensor).all():
+            raise StageError(f"the weight {name} is {'not finite' if tensor.numel() else 'empty'}: not saved")
     if model.__dict__["adapters"] is not None:
-        model.__dict__["adapters"].save_pretrained(folder)
+        model.__dict__["adapters"].save_pretrained(folder, state_dict=state)
     else:
-        model.model.save_pretrained(folder, state_dict=_causal_weights(model))
-    branch = _branch_weights(model)
+        model.model.save_pretrained(folder, state_dict=_causal_weights(state), max_shard_size=shard_size)
+    branch = _branch_weights(model, state)
     if branch:
         save_file(branch, folder / BRANCH, metadata={"format": "pt"})
     write_json(folder / CARD, {
@@ -56,18 +82,16 @@ def save(model: DualBranch, folder: Path, facts: dict[str, Any]) -> None:
     })  # fmt: skip
 
 
-def _causal_weights(model: DualBranch) -> dict[str, Tensor]:
+def _causal_weights(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The causal stream under the names of the unmodified model."""
-    state = model.model.state_dict()
     return {name.replace(".causal.", "."): tensor for name, tensor in state.items() if not _is_branch(name)}
 
 
-def _branch_weights(model: DualBranch) -> dict[str, Tensor]:
+def _branch_weights(model: DualBranch, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Mixing parameters, and under full tuning the branch's own weights."""
     kept = ("mixing",) if model.tuning.kind != "full" else ("mixing", "prompt")
-    state = model.model.state_dict()
     return {
-        name: tensor.detach().cpu().clone()
+        name.removeprefix(PEFT_PREFIX): tensor.detach().cpu().clone()
         for name, tensor in state.items()
         if any(f".{part}." in name for part in kept) and _is_branch(name)
     }
@@ -106,7 +130,7 @@ def load(folder: Path, base: str | None = None, precision: str | None = None) ->
 
 def _load_weights(model: DualBranch, folder: Path) -> None:
     """Put the saved weights in place; a missing or left-over name is an error, never a warning."""
-    expected = set(_branch_weights(model))
+    expected = set(_branch_weights(model, model.model.state_dict()))
     branch = load_file(folder / BRANCH) if expected else {}
     _check_names(folder / BRANCH, expected, set(branch))
     model.model.load_state_dict(branch, strict=False)

@@ -1,7 +1,7 @@
 """Which samples each update uses, and how they are packed: a pure function of (seed, step)."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -76,6 +76,8 @@ class MicroBatch:
     """Answer tokens (labels) of each sample."""
     tokens: int
     """Real tokens: prompt and answer, EOS included."""
+    is_idle: bool = False
+    """Stands in where a rank has no rows left: its losses count for nothing."""
 
     @classmethod
     def pack(cls, rows: Sequence[Row]) -> "MicroBatch":
@@ -100,12 +102,6 @@ class MicroBatch:
             lengths=tuple(len(row) for row in labels),
             tokens=sum(len(row.input_ids) for row in rows),
         )
-
-
-def cut(rows: Sequence[Row], micro_batch_size: int) -> Iterator[MicroBatch]:
-    """The samples of one update as micro-batches, in order."""
-    for start in range(0, len(rows), micro_batch_size):
-        yield MicroBatch.pack(rows[start : start + micro_batch_size])
 
 
 def answer_tokens(rows: Sequence[Row]) -> int:

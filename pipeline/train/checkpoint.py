@@ -3,12 +3,16 @@
 CHECKPOINTS/step-NNNNNN/
   manifest.json   step, identity of the run, SHA-256 of every other file, and of the manifest itself
   ...             what `pipeline.train.state` writes
+
+Several ranks write into one temporary folder, which rank 0 renames once all are done; checksums are shared out among
+them. So the folder must be on a file system that all of them see.
 """
 
 import hashlib
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from safetensors import SafetensorError
 from pipeline.config import digest
 from pipeline.errors import StageError
 from pipeline.files import atomic_folder, read_json, write_json
+from pipeline.train.ranks import Ranks, shared
 
 MANIFEST = "manifest.json"
 
@@ -44,20 +49,32 @@ class Checkpoints:
     folder: Path
     identity: dict[str, Any]
     keep: int
+    ranks: Ranks = field(default_factory=Ranks)
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
-        """Write a checkpoint with `write(folder)`; once it is complete, delete all but the last `keep`.
+        """Write a checkpoint with `write(folder)`, called on every rank; once it is complete, delete all but the
+        last `keep`.
 
         Raises:
-            StageError: it cannot be written (full disk, permissions).
+            StageError: on every rank, if one of them cannot write (full disk, permissions).
         """
         path = self.folder / f"step-{step:06d}"
-        with atomic_folder(path) as temporary:
-            try:
-                write(temporary)
-            except SafetensorError as error:  # how safetensors reports a full disk
-                raise StageError(f"{path}: cannot be written ({error})") from error
-            write_json(temporary / MANIFEST, _manifest(temporary, step, self.identity))
+        with ExitStack() as stack:
+            temporary = self.ranks.first(lambda: stack.enter_context(atomic_folder(path)))
+            self.ranks.together(lambda: _write(write, temporary, path))
+            files = self._checksums(temporary)
+            self.ranks.first(lambda: write_json(temporary / MANIFEST, _manifest(files, step, self.identity)))
+            self.ranks.first(stack.close)  # renames
+        self.ranks.first(self._rotate)
+
+    def _checksums(self, folder: Path) -> dict[str, str]:
+        """SHA-256 of every file; each rank does its share, whoever wrote them."""
+        files = sorted(path for path in folder.iterdir() if path.name != MANIFEST)
+        own = {path.name: _sha256(path) for path in files[self.ranks.index :: self.ranks.count]}
+        found = {name: digest for part in self.ranks.gather(own) for name, digest in part.items()}
+        return dict(sorted(found.items()))
+
+    def _rotate(self) -> None:
         for old in _newest_first(self.folder)[self.keep :]:
             _remove(old)
 
@@ -70,7 +87,7 @@ class Checkpoints:
         skipped = []
         for path in _newest_first(self.folder):
             try:
-                manifest = _verified(path)
+                manifest = self._verified(path)
             except Damaged as damage:
                 skipped.append(f"{path}: {damage}")
                 continue
@@ -78,12 +95,37 @@ class Checkpoints:
             return Checkpoint(path, manifest["step"]), skipped
         return None, skipped
 
+    def _verified(self, path: Path) -> dict[str, Any]:
+        """The manifest, once it and every file it lists are proven whole."""
+        manifest = _read_manifest(path)
+        missing = [name for name in manifest["files"] if not (path / name).is_file()]
+        if missing:
+            raise Damaged(f"{missing[0]} is missing")
+        found = self._checksums(path)
+        for name, expected in manifest["files"].items():
+            if found[name] != expected:
+                raise Damaged(f"{name} is damaged")
+        return manifest
+
+    def refuse_others(self) -> None:
+        """Look at whose checkpoints lie here, without reading them.
+
+        Raises:
+            StageError: they belong to another run, or to the same one with another number of processes.
+        """
+        for path in _newest_first(self.folder)[:1]:
+            with suppress(Damaged):
+                self._refuse_other_run(path, _read_manifest(path)["identity"])
+
     def _refuse_other_run(self, path: Path, identity: dict[str, Any]) -> None:
         for key, expected in self.identity.items():
             if identity.get(key) != expected:
-                raise StageError(
-                    f"{path}: written with {key} {identity.get(key)!r}, this run has {expected!r}: "
-                    f"remove the checkpoints to start over"
+                again = f"go on with {identity.get(key)!r}, or " if key in ("processes", "zero_stage") else ""
+                raise shared(
+                    StageError(
+                        f"{path}: written with {key} {identity.get(key)!r}, this run has {expected!r}: "
+                        f"{again}remove the checkpoints to start over"
+                    )
                 )
 
     def clean(self, last_good: Checkpoint | None) -> None:
@@ -117,14 +159,19 @@ def _remove(path: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def _manifest(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, Any]:
-    files = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+def _write(write: Callable[[Path], None], temporary: Path, path: Path) -> None:
+    try:
+        write(temporary)
+    except SafetensorError as error:  # how safetensors reports a full disk
+        raise StageError(f"{path}: cannot be written ({error})") from error
+
+
+def _manifest(files: dict[str, str], step: int, identity: dict[str, Any]) -> dict[str, Any]:
     values = {"step": step, "identity": identity, "files": files}
     return {**values, "digest": digest(values)}
 
 
-def _verified(path: Path) -> dict[str, Any]:
-    """The manifest, once it and every file it lists are proven whole."""
+def _read_manifest(path: Path) -> dict[str, Any]:
     manifest = read_json(path / MANIFEST)
     if not isinstance(manifest, dict):
         raise Damaged(f"{MANIFEST} is missing or not whole")
@@ -132,11 +179,6 @@ def _verified(path: Path) -> dict[str, Any]:
         raise Damaged(f"{MANIFEST} is damaged")
     if path.name != f"step-{manifest['step']:06d}":
         raise Damaged(f"{MANIFEST} is that of step {manifest['step']}")
-    for name, expected in manifest["files"].items():
-        if not (path / name).is_file():
-            raise Damaged(f"{name} is missing")
-        if _sha256(path / name) != expected:
-            raise Damaged(f"{name} is damaged")
     return manifest
 
 

@@ -1,18 +1,72 @@
 """Configuration of training."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.schema import Schema
 
 Moment = Annotated[float, Field(ge=0, lt=1)]
 
 
+Place = Literal["none", "cpu"]
+
+OWNED = {
+    "train_batch_size": "training.batch_size",
+    "train_micro_batch_size_per_gpu": "training.micro_batch_size",
+    "gradient_accumulation_steps": "training.batch_size and training.micro_batch_size",
+    "gradient_clipping": "training.max_grad_norm",
+    "optimizer": "training.learning_rate, betas, epsilon and weight_decay",
+    "scheduler": "training.schedule and warmup_ratio",
+    "activation_checkpointing": "model.gradient_checkpointing",
+    **dict.fromkeys(("fp16", "bf16", "amp", "torch_autocast", "data_types"), "model.precision"),
+    "zero_optimization.stage": "training.zero.stage",
+    "zero_optimization.offload_optimizer.device": "training.zero.offload_optimizer",
+    "zero_optimization.offload_param.device": "training.zero.offload_parameters",
+}
+"""Keys of DeepSpeed's JSON that are made of keys of ours."""
+
+
+def _dotted(values: dict[str, Any], prefix: str = "") -> list[str]:
+    """All keys, those of groups before what is in them: zero_optimization, zero_optimization.stage, ..."""
+    found = []
+    for name, value in values.items():
+        found.append(prefix + name)
+        found += _dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else []
+    return found
+
+
+class ZeroConfig(Schema):
+    """What DeepSpeed shards over the processes of a run, and where it keeps what doesn't fit on the device.
+
+    Stage 0: nothing, every process holds everything (DDP); 1: optimizer states; 2: gradients too; 3: weights too.
+    """
+
+    stage: Annotated[int, Field(ge=0, le=3)] = 0
+    offload_optimizer: Place = "none"
+    offload_parameters: Place = "none"
+    deepspeed: dict[str, Any] = {}
+    """Further keys of DeepSpeed's own JSON; those that dualtune sets itself are refused."""
+
+    @model_validator(mode="after")
+    def _check_places(self) -> "ZeroConfig":
+        if self.offload_optimizer != "none" and self.stage == 0:
+            raise ValueError("zero.offload_optimizer needs zero.stage 1, 2 or 3")
+        if self.offload_parameters != "none" and self.stage < 3:
+            raise ValueError("zero.offload_parameters needs zero.stage 3")
+        if self.deepspeed and self.stage == 0:
+            raise ValueError("zero.deepspeed has keys, but zero.stage is 0: DeepSpeed is not used")
+        for key in _dotted(self.deepspeed):
+            if key in OWNED:
+                raise ValueError(f"zero.deepspeed.{key} contradicts what is set by {OWNED[key]}: drop it")
+        return self
+
+
 class TrainingConfig(Schema):
     """Optimisation (Bitune, appendix A.2): AdamW, linear schedule with warm-up.
 
-    A step uses `batch_size` samples, run as micro-batches of `micro_batch_size` packed samples.
+    A step uses `batch_size` samples, however many processes share them, run as micro-batches of
+    `micro_batch_size` packed samples.
     """
 
     epochs: Annotated[float, Field(gt=0)] = 1.0
@@ -20,6 +74,9 @@ class TrainingConfig(Schema):
     """Stop after this many updates, whatever `epochs` says."""
     batch_size: Annotated[int, Field(ge=1)] = 10
     micro_batch_size: Annotated[int, Field(ge=1)] = 10
+    micro_batch_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Instead of `micro_batch_size`: micro-batches of at most this many tokens that pass through the layers (a
+    prompt counts once per branch), as equal in size as can be. A longer row is a micro-batch of its own."""
     learning_rate: Annotated[float, Field(gt=0)] = 3e-4
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
     schedule: Literal["linear", "constant"] = "linear"
@@ -32,5 +89,8 @@ class TrainingConfig(Schema):
     checkpoint_every: Annotated[int, Field(ge=1)] | None = 50
     """Updates between checkpoints; null: none but the end."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    grace_seconds: Annotated[float, Field(gt=0)] = 240.0
+    """How long after a signal to stop the run may take to save and end, before it is ended by force."""
     log_every: Annotated[int, Field(ge=1)] = 1
     tensorboard: bool = True
+    zero: ZeroConfig = ZeroConfig()

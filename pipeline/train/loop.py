@@ -1,21 +1,27 @@
 """The training loop: updates, metrics, checkpoints, and stopping in good order."""
 
 import math
+import os
 import time
 from typing import Any
 
+from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from pipeline.config import RunConfig
 from pipeline.errors import StageError
 from pipeline.model import DualBranch
 from pipeline.run_folder import RunFolder
-from pipeline.train.batches import MicroBatch, PreparedRows, SampleOrder, cut
+from pipeline.train.batches import PreparedRows, SampleOrder
 from pipeline.train.checkpoint import Checkpoints
 from pipeline.train.engine import Engine, Update
-from pipeline.train.metrics import MetricsLog
+from pipeline.train.metrics import MetricsLog, NoMetrics
+from pipeline.train.partitions import ShardedState
 from pipeline.train.progress import progress, say
-from pipeline.train.signals import Interrupted, StopSignals
+from pipeline.train.ranks import Ranks, shared
+from pipeline.train.sharded import ShardedEngine
+from pipeline.train.share import Packing, Share
+from pipeline.train.signals import Interrupted, StopSignals, deadline
 from pipeline.train.state import Position, TrainingState
 
 RATIO_REPORTS = 10
@@ -23,18 +29,35 @@ RATIO_REPORTS = 10
 
 
 class TrainingLoop:
-    """One run. All that an update depends on is in `state`, the rows and the configuration."""
+    """One run. All that an update depends on is in `state`, the rows and the configuration.
+
+    Args:
+        accelerator: made before the model by `pipeline.train.sharded.make_sharded_accelerator`, under DeepSpeed.
+    """
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, model: DualBranch, rows: PreparedRows, identity: dict[str, Any]
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        model: DualBranch,
+        rows: PreparedRows,
+        checkpoints: Checkpoints,
+        ranks: Ranks = Ranks(),  # noqa: B008  frozen
+        accelerator: Accelerator | None = None,
     ) -> None:
-        self.training, self.folder, self.model, self.rows = config.training, folder, model, rows
+        self.training, self.folder, self.model, self.rows, self.ranks = config.training, folder, model, rows, ranks
         self.order = SampleOrder(len(rows), self.training.batch_size, config.seed)
+        self.packing = Packing.of(self.training, config.method)
         self.total_steps = self.order.total_steps(self.training.epochs, self.training.max_steps)
-        self.engine = Engine(config, model, self.total_steps)
-        self.state = TrainingState(self.engine.parameters, self.engine.optimizer, self.engine.scheduler)
-        self.checkpoints = Checkpoints(folder.checkpoints, identity, self.training.keep_checkpoints)
-        set_seed(config.seed)
+        stage = self.training.zero.stage
+        self.engine = (ShardedEngine if stage else Engine)(config, model, self.total_steps, ranks, accelerator)
+        self.state = self._state(stage)
+        self.checkpoints = checkpoints
+        set_seed(config.seed + ranks.index)
+
+    def _state(self, stage: int) -> TrainingState:
+        parts = (self.engine.parameters, self.engine.optimizer, self.engine.scheduler, self.ranks)
+        return ShardedState(*parts, zero=self.engine.objective.optimizer) if stage else TrainingState(*parts)
 
     @property
     def position(self) -> Position:
@@ -43,50 +66,59 @@ class TrainingLoop:
     def resume(self) -> None:
         """Go on from the newest complete checkpoint, if there is one; say which were skipped and why."""
         checkpoint, skipped = self.checkpoints.latest()
-        for message in skipped:
+        for message in skipped if self.ranks.is_main else ():
             say(f"checkpoint skipped and removed: {message}")
         if checkpoint:
-            self.state.read(checkpoint.path)
-            say(f"resumed after step {checkpoint.step} of {self.total_steps}, from {checkpoint.path}")
-        self.checkpoints.clean(checkpoint)
+            self.ranks.together(lambda: self.state.read(checkpoint.path))
+            if self.ranks.is_main:
+                say(f"resumed after step {checkpoint.step} of {self.total_steps}, from {checkpoint.path}")
+        self.ranks.first(lambda: self.checkpoints.clean(checkpoint))
 
     def run(self) -> None:
         """Update until the last step.
 
         Raises:
             StageError: loss or gradients are not finite, a trained tensor gets no gradient, the disk is full.
-            Interrupted: Ctrl-C or SIGTERM; a checkpoint of the last update is saved.
+            Interrupted: on every rank, after a signal or a deadline on any; a checkpoint of the last update is saved.
         """
-        tensorboard = self.folder.tensorboard if self.training.tensorboard else None
+        grace = self.training.grace_seconds
         with (
-            StopSignals() as signals,
-            MetricsLog(self.folder.metrics, tensorboard, self.position.step) as metrics,
-            progress(self.position.step, self.total_steps) as report,
+            StopSignals(grace, deadline(os.environ, grace)) as signals,
+            self._metrics_log() as metrics,
+            progress(self.position.step, self.total_steps, is_shown=self.ranks.is_main) as report,
         ):
             while self.position.step < self.total_steps:
                 values = self._update()
                 report(values)
                 if self._is_logged():
                     metrics.write(values)
-                if signals.received or self._is_saved():
+                signal = max(self.ranks.gather(signals.received or 0))
+                if signal or self._is_saved():
                     metrics.sync()
                     self.checkpoints.save(self.position.step, self.state.write)
-                self._stop_if(signals.received)
+                self._stop_if(signal)
+
+    def _metrics_log(self) -> MetricsLog | NoMetrics:
+        if not self.ranks.is_main:
+            return NoMetrics()
+        tensorboard = self.folder.tensorboard if self.training.tensorboard else None
+        return MetricsLog(self.folder.metrics, tensorboard, self.position.step)
 
     def _update(self) -> dict[str, Any]:
         """One update; returns its metrics."""
         started = time.monotonic()
         samples = self.order.batch(self.position.step + 1)
-        micro_batches = list(cut([self.rows[index] for index in samples], self.training.micro_batch_size))
+        rows = [self.rows[index] for index in samples]
+        share = Share.of(rows, self.packing, self.ranks.index, self.ranks.count)
         try:
-            update = self.engine.update(micro_batches)
+            update = self.engine.update(share)
         except StageError as error:
-            raise StageError(f"step {self.position.step + 1}: {error}") from error
-        seconds, tokens = time.monotonic() - started, sum(micro.tokens for micro in micro_batches)
-        self.position.advance(update.loss, seconds, tokens)
-        return {**self._metrics(update, micro_batches), "tokens_per_second": tokens / seconds, "samples": samples}
+            raise shared(StageError(f"step {self.position.step + 1}: {error}")) from error
+        seconds = time.monotonic() - started
+        self.position.advance(update.loss, seconds, share.tokens)
+        return {**self._metrics(update, share), "tokens_per_second": share.tokens / seconds, "samples": samples}
 
-    def _metrics(self, update: Update, micro_batches: list[MicroBatch]) -> dict[str, Any]:
+    def _metrics(self, update: Update, share: Share) -> dict[str, Any]:
         step = self.position.step
         return {
             "step": step,
@@ -94,7 +126,7 @@ class TrainingLoop:
             "loss": update.loss,
             "learning_rate": update.learning_rate,
             "gradient_norm": update.gradient_norm,
-            "answer_tokens": sum(sum(micro.lengths) for micro in micro_batches),
+            "answer_tokens": share.answer_tokens,
             "peak_memory_bytes": self.engine.peak_memory(),
             "wall_seconds": self.position.seconds,
             **self._ratios(),
@@ -114,10 +146,12 @@ class TrainingLoop:
         every = self.training.checkpoint_every
         return self._is_last() or (every is not None and self.position.step % every == 0)
 
-    def _stop_if(self, signal: int | None) -> None:
+    def _stop_if(self, signal: int) -> None:
         if signal and not self._is_last():
-            raise Interrupted(
-                signal,
-                f"stopped after step {self.position.step} of {self.total_steps}: "
-                "a checkpoint is saved, the same command goes on from it",
+            raise shared(
+                Interrupted(
+                    signal,
+                    f"stopped after step {self.position.step} of {self.total_steps}: "
+                    "a checkpoint is saved, the same command goes on from it",
+                )
             )

@@ -1,6 +1,7 @@
 """The training loss: exact means over a whole batch, however it is cut into micro-batches."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -29,8 +30,11 @@ class Objective(nn.Module):
     def __init__(self, model: DualBranch) -> None:
         super().__init__()
         self.model = model
+        self.autocasts = False
+        """Run under bf16 autocast here, where accelerate does not see to it."""
 
     def forward(self, batch: Batch, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """The micro-batch's share of the loss (scalar), and the loss of each answer row, [rows], detached."""
-        losses = self.model.losses(batch, labels)
+        with torch.autocast(labels.device.type, torch.bfloat16) if self.autocasts else nullcontext():
+            losses = self.model.losses(batch, labels)
         return (losses * weights).sum(), losses.detach()

@@ -46,6 +46,22 @@ class MetricsLog:
             self._writer.flush()
 
 
+class NoMetrics:
+    """Of the ranks that leave the record to rank 0."""
+
+    def __enter__(self) -> "NoMetrics":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def write(self, values: dict[str, Any]) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The logged updates, up to the first line that a kill left incomplete."""
     rows: list[dict[str, Any]] = []

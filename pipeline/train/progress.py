@@ -25,8 +25,11 @@ class Reporter(Protocol):
 
 
 @contextmanager
-def progress(step: int, total: int) -> Iterator[Reporter]:
+def progress(step: int, total: int, is_shown: bool = True) -> Iterator[Reporter]:
     """Show updates `step`..`total` of a run."""
+    if not is_shown:
+        yield lambda values: None
+        return
     if not console.is_terminal:
         yield _Lines(step, total)
         return

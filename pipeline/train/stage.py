@@ -1,6 +1,9 @@
-"""The training stage: prepared rows in, a model folder and train/result.json out."""
+"""The training stage: prepared rows in, a model folder and train/result.json out; on one process or several."""
 
+import io
 from collections.abc import Iterable
+from contextlib import redirect_stderr
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,19 +11,28 @@ from torch.nn import Parameter
 
 from pipeline.config import RunConfig, signature
 from pipeline.errors import StageError, UserError
-from pipeline.files import atomic_folder, write_json
+from pipeline.files import write_json
 from pipeline.model import DualBranch, build_model, check_length, load_tokenizer
+from pipeline.model.sharding import size
 from pipeline.prepare import PreparedData, prepare
+from pipeline.quiet import hush_deepspeed
 from pipeline.run_folder import RunFolder
+from pipeline.train.checkpoint import Checkpoints
 from pipeline.train.completion import model_files, read_result
-from pipeline.train.export import check_export
+from pipeline.train.export import export
 from pipeline.train.loop import TrainingLoop
+from pipeline.train.memory import held_bytes
 from pipeline.train.progress import say
+from pipeline.train.ranks import Ranks, join
+from pipeline.train.sharded import make_sharded_accelerator
 from pipeline.versions import versions
 
 
 def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     """Train the run, or go on from its newest checkpoint, or return the result it already has.
+
+    Where the process was started as one of several (torchrun, srun, `dualtune train --processes`), all of them call
+    this, and share the run.
 
     Returns:
         The content of train/result.json; {} for tuning.kind none, which trains nothing.
@@ -28,61 +40,87 @@ def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     Raises:
         UserError: bad data or configuration; the run was trained on data that have changed since.
         StageError: NaN, full disk, out of memory. What was saved before stays valid.
-        Interrupted: Ctrl-C or SIGTERM; the same call goes on from the checkpoint it saved.
+        Interrupted: a signal or a deadline; the same call goes on from the checkpoint it saved.
     """
     if config.tuning.kind == "none":
         say("train: not needed, tuning is none and the pretrained model is evaluated")
         return {}
-    data = prepare(config, folder)
+    hush_deepspeed()
+    ranks = join(config.training.zero.stage > 0)
+    data = _data(config, folder, ranks)
     check_length(config.model, data.manifest["tokens"]["per_row"]["max"])
-    result = read_result(config, folder)
+    result = ranks.first(lambda: _earlier_result(config, folder, data))
     if result is not None:
-        if result["prepared_key"] != data.key:
-            raise UserError(f"{folder.root}: trained on data that have changed since: remove it to train anew")
-        say("train: already complete")
         return result
-    folder.create(config)
+    ranks.first(lambda: folder.create(config))
     try:
-        return _train(config, folder, data)
+        return _train(config, folder, data, ranks)
     except torch.OutOfMemoryError as error:
-        hint = "lower training.micro_batch_size or set model.gradient_checkpointing"
+        hint = "lower training.micro_batch_size, set model.gradient_checkpointing, or raise training.zero.stage"
         raise StageError(f"out of memory on the GPU: {hint}") from error
     except OSError as error:
         raise StageError(f"{error.filename or folder.root}: {error.strerror or error}") from error
 
 
-def _train(config: RunConfig, folder: RunFolder, data: PreparedData) -> dict[str, Any]:
-    facts = {"signature": signature(config), "prepared_key": data.key}
-    model = build_model(config.model, config.method, config.tuning, config.seed)
-    loop = TrainingLoop(config, folder, model, data, facts)
-    say(_plan(loop, model))
-    loop.resume()
-    loop.run()
-    _save_model(config, folder, model, {**facts, "template_hash": data.manifest["template_hash"]})
-    result = {**facts, **_summary(loop, model), "versions": versions(), "model_files": model_files(folder.model)}
-    write_json(folder.train_result, result)
-    loop.checkpoints.remove_all()
+def _data(config: RunConfig, folder: RunFolder, ranks: Ranks) -> PreparedData:
+    """The prepared rows: rank 0 makes them, the others find them in the cache."""
+    found: list[PreparedData] = []
+    ranks.first(lambda: found.append(prepare(config, folder)))
+    if not ranks.is_main:
+        with redirect_stderr(io.StringIO()):
+            ranks.together(lambda: found.append(prepare(config, folder)))
+    else:
+        ranks.together(lambda: None)
+    if len({*ranks.gather(found[0].key)}) > 1:
+        raise StageError("the processes of this run see different data")
+    return found[0]
+
+
+def _earlier_result(config: RunConfig, folder: RunFolder, data: PreparedData) -> dict[str, Any] | None:
+    result = read_result(config, folder)
+    if result is not None:
+        if result["prepared_key"] != data.key:
+            raise UserError(f"{folder.root}: trained on data that have changed since: remove it to train anew")
+        say("train: already complete")
     return result
 
 
-def _save_model(config: RunConfig, folder: RunFolder, model: DualBranch, facts: dict[str, Any]) -> None:
-    with atomic_folder(folder.model) as temporary:
-        model.save_pretrained(temporary, **facts)
-        load_tokenizer(config.model).save_pretrained(temporary)
-        check_export(model, temporary)
+def _train(config: RunConfig, folder: RunFolder, data: PreparedData, ranks: Ranks) -> dict[str, Any]:
+    facts = {"signature": signature(config), "prepared_key": data.key}
+    identity = {**facts, "processes": ranks.count, "zero_stage": config.training.zero.stage}
+    checkpoints = Checkpoints(folder.checkpoints, identity, config.training.keep_checkpoints, ranks)
+    ranks.first(checkpoints.refuse_others)  # before anything large is read
+    accelerator = make_sharded_accelerator(config.training, ranks) if config.training.zero.stage else None
+    model = ranks.together(lambda: build_model(config.model, config.method, config.tuning, config.seed))
+    loop = TrainingLoop(config, folder, model, data, checkpoints, ranks, accelerator)
+    if ranks.is_main:
+        say(_plan(loop, model))
+    loop.resume()
+    loop.run()
+
+    def add(target: Path) -> None:
+        load_tokenizer(config.model).save_pretrained(target)
+
+    export(model, folder.model, {**facts, "template_hash": data.manifest["template_hash"]}, add, ranks)
+    result = {**facts, **_summary(loop, model), "versions": versions(), "model_files": model_files(folder.model)}
+    ranks.first(lambda: write_json(folder.train_result, result))
+    ranks.first(loop.checkpoints.remove_all)
+    return result
 
 
 def _plan(loop: TrainingLoop, model: DualBranch) -> str:
     parameters = model.trainable().values()
     share = _size(parameters) / _size(model.parameters())
+    shared_by = f" on {loop.ranks.count} processes" if loop.ranks.count > 1 else ""
+    zero = f", ZeRO stage {loop.training.zero.stage}" if loop.training.zero.stage else ""
     return (
-        f"train: {loop.total_steps} steps over {len(loop.rows)} samples; "
+        f"train: {loop.total_steps} steps over {len(loop.rows)} samples{shared_by}{zero}; "
         f"{len(parameters)} trained tensors with {_size(parameters):,} parameters ({share:.2%} of the model)"
     )
 
 
 def _size(parameters: Iterable[Parameter]) -> int:
-    return sum(parameter.numel() for parameter in parameters)
+    return sum(map(size, parameters))
 
 
 def _summary(loop: TrainingLoop, model: DualBranch) -> dict[str, Any]:
@@ -91,11 +129,13 @@ def _summary(loop: TrainingLoop, model: DualBranch) -> dict[str, Any]:
         "steps": position.step,
         "epochs": position.step / loop.order.steps_per_epoch,
         "samples": len(loop.rows),
+        "processes": loop.ranks.count,
         "final_loss": position.loss,
         "wall_seconds": position.seconds,
         "tokens_per_second": position.tokens / position.seconds,
         "trainable_parameters": _size(model.trainable().values()),
         "total_parameters": _size(model.parameters()),
-        "peak_memory_bytes": loop.engine.peak_memory(),
+        "held_bytes": held_bytes(loop.engine),
+        "peak_memory_bytes": max(loop.ranks.gather(loop.engine.peak_memory())),
         "alphas": model.alphas(),
     }

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Parameter
@@ -20,11 +21,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipeline.errors import StageError
 from pipeline.files import write_json
+from pipeline.train.ranks import Ranks
 
 WEIGHTS, OPTIMIZER, RANDOM, POSITION = (
     "weights.safetensors",
     "optimizer.safetensors",
-    "random.safetensors",
+    "random-{rank:05d}.safetensors",
     "state.json",
 )
 
@@ -55,19 +57,26 @@ class TrainingState:
     parameters: dict[str, Parameter]
     optimizer: Optimizer
     scheduler: LRScheduler
+    ranks: Ranks = field(default_factory=Ranks)
     position: Position = field(default_factory=Position)
 
     def write(self, folder: Path) -> None:
-        save_file({name: _plain(tensor) for name, tensor in self.parameters.items()}, folder / WEIGHTS)
-        save_file(self._moments(), folder / OPTIMIZER)
+        """This rank's part. All ranks write into one folder, each its own files."""
+        self._write_tensors(folder)
         tensors, numbers = random_states()
-        save_file(tensors, folder / RANDOM)
-        write_json(folder / POSITION, {
-            "position": asdict(self.position),
-            "learning_rates": [group["lr"] for group in self.optimizer.param_groups],
-            "scheduler": self.scheduler.state_dict(),
-            "random": numbers,
-        })  # fmt: skip
+        save_file(tensors, folder / RANDOM.format(rank=self.ranks.index), metadata={"numbers": json.dumps(numbers)})
+        if self.ranks.is_main:
+            write_json(folder / POSITION, {
+                "position": asdict(self.position),
+                "learning_rates": [group["lr"] for group in self.optimizer.param_groups],
+                "scheduler": self.scheduler.state_dict(),
+            })  # fmt: skip
+
+    def _write_tensors(self, folder: Path) -> None:
+        """Every rank has the same weights and optimizer states: rank 0 writes them."""
+        if self.ranks.is_main:
+            save_file({name: plain(tensor) for name, tensor in self.parameters.items()}, folder / WEIGHTS)
+            save_file(self._moments(), folder / OPTIMIZER)
 
     def read(self, folder: Path) -> None:
         """Restore everything that `write` saved.
@@ -76,19 +85,22 @@ class TrainingState:
             StageError: the tensors are not those of this run.
         """
         values = json.loads((folder / POSITION).read_text(encoding="utf-8"))
-        self._set_weights(load_file(folder / WEIGHTS), folder)
-        self._set_moments(load_file(folder / OPTIMIZER))
+        self._read_tensors(folder)
         self.scheduler.load_state_dict(values["scheduler"])
         for group, rate in zip(self.optimizer.param_groups, values["learning_rates"], strict=True):
             group["lr"] = rate
         self.position = Position(**values["position"])
-        set_random_states(load_file(folder / RANDOM), values["random"])
+        file = folder / RANDOM.format(rank=self.ranks.index)
+        with safe_open(file, framework="pt") as content:  # type: ignore[no-untyped-call]
+            numbers = json.loads(content.metadata()["numbers"])
+        set_random_states(load_file(file), numbers)
+
+    def _read_tensors(self, folder: Path) -> None:
+        self._set_weights(load_file(folder / WEIGHTS), folder)
+        self._set_moments(load_file(folder / OPTIMIZER))
 
     def _set_weights(self, weights: dict[str, Tensor], folder: Path) -> None:
-        expected = {name: (tensor.shape, tensor.dtype) for name, tensor in self.parameters.items()}
-        found = {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()}
-        if odd := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
-            raise StageError(f"{folder / WEIGHTS}: {len(odd)} tensors differ from the model's, the first is {odd[0]}")
+        refuse_others(weights, dict(self.parameters), folder / WEIGHTS)
         with torch.no_grad():
             for name, tensor in self.parameters.items():
                 tensor.copy_(weights[name])
@@ -97,7 +109,7 @@ class TrainingState:
         """The optimizer's tensors, named `moment/parameter`."""
         state = self.optimizer.state_dict()["state"]
         return {
-            f"{key}/{name}": _plain(value)
+            f"{key}/{name}": plain(value)
             for index, name in enumerate(self.parameters)
             for key, value in state.get(index, {}).items()
         }
@@ -111,12 +123,23 @@ class TrainingState:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def refuse_others(found: dict[str, Tensor], expected: dict[str, Any], file: Path) -> None:
+    """Make sure that a file holds the tensors of this run.
+
+    Raises:
+        StageError: names, shapes or types differ.
+    """
+    kinds = [{name: (tensor.shape, tensor.dtype) for name, tensor in part.items()} for part in (expected, found)]
+    if odd := sorted(name for name in kinds[0].keys() | kinds[1].keys() if kinds[0].get(name) != kinds[1].get(name)):
+        raise StageError(f"{file}: {len(odd)} tensors differ from the model's, the first is {odd[0]}")
+
+
+def plain(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous()
 
 
 def random_states() -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The states of all global random generators, as tensors and as JSON values."""
+    """The states of all random generators of this process, as tensors and as JSON values."""
     kind, keys, *rest = numpy.random.get_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     tensors = {

@@ -2,10 +2,10 @@ import random
 
 import pytest
 import torch
-from train_runs import Sample, samples
+from train_runs import Sample, samples, share
 
 from pipeline.errors import StageError
-from pipeline.train.batches import MicroBatch, SampleOrder, cut
+from pipeline.train.batches import MicroBatch, SampleOrder
 
 
 def epoch(order: SampleOrder, number: int) -> list[int]:
@@ -58,7 +58,7 @@ def test_rows_are_split_at_the_token_that_opens_the_answer() -> None:
 
 @pytest.mark.parametrize("size, sizes", [(1, [1] * 5), (2, [2, 2, 1]), (9, [5])])
 def test_micro_batches_hold_every_sample_in_order(size: int, sizes: list[int]) -> None:
-    micro_batches = list(cut(samples(5), size))
+    micro_batches = share(samples(5), size).micro_batches
     assert [len(micro.ids) for micro in micro_batches] == sizes
     assert [sample for micro in micro_batches for sample in micro.ids] == [f"row-{index}" for index in range(5)]
 

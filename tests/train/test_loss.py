@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import log_softmax
-from train_runs import Sample, Samples, make_model, run_config, samples
+from train_runs import Sample, Samples, make_model, run_config, samples, share
 
 from pipeline.model import Batch, DualBranch
-from pipeline.train.batches import MicroBatch, answer_tokens, cut
+from pipeline.train.batches import MicroBatch, answer_tokens
 from pipeline.train.engine import Engine
 from pipeline.train.loss import Objective, row_weights
 
@@ -28,11 +28,11 @@ def accumulated(model: DualBranch, rows: Samples, size: int, reduction: str) -> 
     objective = Objective(model)
     model.zero_grad()
     loss = 0.0
-    for micro in cut(rows, size):
+    for micro in share(rows, size).micro_batches:
         weights = row_weights(micro.lengths, reduction, len(rows), answer_tokens(rows))
-        share, _ = objective(micro.batch, micro.labels, weights)
-        share.backward()
-        loss += share.item()
+        part, _ = objective(micro.batch, micro.labels, weights)
+        part.backward()
+        loss += part.item()
     return loss, {name: tensor.grad.clone() for name, tensor in model.trainable().items()}
 
 

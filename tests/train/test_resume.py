@@ -124,7 +124,7 @@ def test_checkpoints_are_rotated_and_the_last_step_is_kept(tmp_path: Path) -> No
 
 
 def test_second_signal_acts_at_once() -> None:
-    with StopSignals() as signals:
+    with StopSignals(grace=60) as signals:
         signal.raise_signal(signal.SIGINT)
         assert signals.received == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):

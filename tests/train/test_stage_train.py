@@ -184,7 +184,7 @@ def test_damaged_export_is_not_trusted(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_checkpoint_of_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(tmp_path / "runs")
-    monkeypatch.setattr(stage, "_save_model", None)
+    monkeypatch.setattr(stage, "export", None)
     with pytest.raises(TypeError):
         run(config)
     monkeypatch.undo()

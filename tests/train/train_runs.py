@@ -10,7 +10,9 @@ import torch
 from pipeline.config import RunConfig, parse_config, signature
 from pipeline.model import DualBranch, build_model
 from pipeline.run_folder import RunFolder
+from pipeline.train.checkpoint import Checkpoints
 from pipeline.train.loop import TrainingLoop
+from pipeline.train.share import Packing, Share
 
 STORIES = Path(__file__).parents[1] / "fixtures" / "stories260K"
 
@@ -61,6 +63,32 @@ def run_config(runs: Path, tuning: dict[str, Any] | None = None, **training: Any
     return parse_config(values, "test")
 
 
+ROWS = 9
+LONG_RUN: dict[str, Any] = {"epochs": 6, "checkpoint_every": 3, "zero": {"stage": 3}}
+"""A run under ZeRO-3 that can be stopped half-way."""
+
+
+def rank_config(
+    runs: Path,
+    stage: int,
+    kind: str,
+    method: str,
+    dropout: float = 0.0,
+    checkpointing: bool = False,
+    offload: bool = False,
+    **training: Any,
+) -> RunConfig:
+    """The same for several processes: nothing small enough to stay whole, batches that don't divide evenly."""
+    zero: dict[str, Any] = {"stage": stage, "offload_optimizer": "cpu" if offload and stage else "none"}
+    if stage == 3:
+        zero["offload_parameters"] = zero["offload_optimizer"]
+        zero["deepspeed"] = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
+    options = {"batch_size": 5, "micro_batch_size": 1, "epochs": 20, "learning_rate": 1e-3, "zero": zero}
+    config = run_config(runs, {"kind": kind, "dropout": dropout}, **options | training)
+    model = config.model.model_copy(update={"gradient_checkpointing": checkpointing})
+    return config.model_copy(update={"method": config.method.model_validate(method), "model": model})
+
+
 def make_model(config: RunConfig) -> DualBranch:
     return build_model(config.model, config.method, config.tuning, config.seed)
 
@@ -68,7 +96,13 @@ def make_model(config: RunConfig) -> DualBranch:
 def make_loop(config: RunConfig, rows: Samples) -> TrainingLoop:
     folder = RunFolder.of(config)
     identity = {"signature": signature(config), "prepared_key": rows.key}
-    return TrainingLoop(config, folder, make_model(config), rows, identity)
+    checkpoints = Checkpoints(folder.checkpoints, identity, config.training.keep_checkpoints)
+    return TrainingLoop(config, folder, make_model(config), rows, checkpoints)
+
+
+def share(rows: Samples, size: int) -> Share:
+    """All rows as one update of this process, in micro-batches of `size`."""
+    return Share.of(rows, Packing(size, None, branches=2))
 
 
 def run_loop(config: RunConfig, rows: Samples) -> TrainingLoop:

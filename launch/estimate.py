@@ -1,0 +1,81 @@
+"""What a run needs, as a table for the terminal."""
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.config import RunConfig
+from pipeline.files import read_json
+from pipeline.run_folder import RunFolder
+from pipeline.train.estimate import Memory, Size, flops_per_token, measure, memory
+
+GIB = 2**30
+ROOM = 0.9
+"""Share of a device's memory that a plan may use: kernels and fragmentation take the rest."""
+
+
+def show_estimate(config: RunConfig, processes: int, gib: float, tflops: float, console: Console) -> None:
+    """Print parameters, memory per process under each ZeRO stage, and the expected time.
+
+    Args:
+        gib: memory of one device.
+        tflops: what one device really does, in 10^12 operations a second.
+    """
+    size = measure(config)
+    prompt, answer, rows = _lengths(config)
+    copies = len(config.method.branches)
+    per_row = copies * prompt + answer
+    training = config.training
+    micro = training.micro_batch_tokens or int(per_row * min(training.micro_batch_size, training.batch_size))
+    console.print(f"parameters: {size.parameters:,}, of which {size.trained:,} trained ({config.tuning.kind})")
+    console.print(
+        f"tokens: {prompt + answer:.0f} a row, {per_row:.0f} with the prompt in {copies} branches; "
+        f"{per_row * training.batch_size:.0f} a step, {micro} a micro-batch"
+    )
+    plans = _plans(config, size, processes, micro)
+    console.print(_table(plans, gib, processes))
+    console.print(_advice(plans, gib))
+    flops = flops_per_token(size, config.tuning.kind == "full")
+    console.print(f"arithmetic: {flops / 1e9:.2f} GFLOP a token, forward and backward")
+    if rows:
+        hours = flops * per_row * rows * training.epochs / (tflops * 1e12 * processes) / 3600
+        console.print(f"time: {hours:.2f} h for {training.epochs:g} epochs at {tflops:g} TFLOP/s a device")
+
+
+def _lengths(config: RunConfig) -> tuple[float, float, int]:
+    """Mean prompt and answer, and number of rows; without prepared data the longest row allowed, half prompt."""
+    manifest = read_json(RunFolder.of(config).prepare_manifest)
+    if isinstance(manifest, dict):
+        rows = manifest["rows"]["kept"]
+        return manifest["tokens"]["prompt"] / rows, manifest["tokens"]["answer"] / rows, rows
+    longest = config.data.max_tokens if config.data else 512
+    return longest / 2, longest / 2, 0
+
+
+def _plans(config: RunConfig, size: Size, processes: int, tokens: int) -> dict[str, Memory]:
+    recomputes = config.model.gradient_checkpointing
+    plans = {
+        f"stage {stage}" if stage else "stage 0 (DDP)": memory(size, stage, processes, tokens, recomputes)
+        for stage in range(4)
+    }
+    return {**plans, "stage 3, optimizer on CPU": memory(size, 3, processes, tokens, recomputes, offloads=True)}
+
+
+def _table(plans: dict[str, Memory], gib: float, processes: int) -> Table:
+    parts = ("parameters", "gradients", "optimizer", "working", "activations", "total")
+    table = Table(title=f"GiB per process, {processes} of them", box=None, title_justify="left")
+    for column in ("zero", *parts, f"fits {gib:g} GiB"):
+        table.add_column(column, justify="left" if column == "zero" else "right")
+    for name, plan in plans.items():
+        table.add_row(name, *(f"{getattr(plan, part) / GIB:.2f}" for part in parts), _fits(plan, gib))
+    return table
+
+
+def _fits(plan: Memory, gib: float) -> str:
+    return "yes" if plan.total <= ROOM * gib * GIB else "no"
+
+
+def _advice(plans: dict[str, Memory], gib: float) -> str:
+    fitting = [name for name, plan in plans.items() if _fits(plan, gib) == "yes"]
+    if fitting:
+        return f"plan: {fitting[0]} is the fastest that fits"
+    return "plan: nothing fits; more processes, model.gradient_checkpointing or a smaller micro-batch help"

@@ -1,0 +1,155 @@
+"""Run by test_ranks as one of several processes: cases that need them, one after another; rank 0 writes what they
+gave to OUTPUT as JSON.
+
+usage: ranks_script.py FOLDER CASE...   (RANK, WORLD_SIZE, ... in the environment)
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeline.quiet import silence
+
+silence()
+
+import torch  # noqa: E402
+from test_stage_train import config_of  # noqa: E402
+from train_runs import LONG_RUN, ROWS, make_model, rank_config, same, samples, weights  # noqa: E402
+
+from pipeline.config import RunConfig  # noqa: E402
+from pipeline.errors import StageError  # noqa: E402
+from pipeline.model import DualBranch  # noqa: E402
+from pipeline.model.sharding import gathered  # noqa: E402
+from pipeline.run_folder import RunFolder  # noqa: E402
+from pipeline.train import train  # noqa: E402
+from pipeline.train.checkpoint import Checkpoints  # noqa: E402
+from pipeline.train.engine import forget_accelerator  # noqa: E402
+from pipeline.train.export import export  # noqa: E402
+from pipeline.train.loop import TrainingLoop  # noqa: E402
+from pipeline.train.memory import held_bytes  # noqa: E402
+from pipeline.train.ranks import Ranks, join, leave  # noqa: E402
+from pipeline.train.sharded import make_sharded_accelerator  # noqa: E402
+from pipeline.train.share import Share  # noqa: E402
+
+
+class Case:
+    """The processes, and a folder that they share."""
+
+    def __init__(self, folder: Path, ranks: Ranks) -> None:
+        self.folder, self.ranks = folder, ranks
+
+    def loop(self, config: RunConfig) -> TrainingLoop:
+        forget_accelerator()  # of the case before
+        accelerator = make_sharded_accelerator(config.training, self.ranks) if config.training.zero.stage else None
+        folder = RunFolder.of(config)
+        identity = {"processes": self.ranks.count}
+        checkpoints = Checkpoints(folder.checkpoints, identity, config.training.keep_checkpoints, self.ranks)
+        return TrainingLoop(config, folder, make_model(config), samples(ROWS), checkpoints, self.ranks, accelerator)
+
+    def losses(self, stage: int, kind: str, method: str, steps: int, **training: Any) -> dict[str, Any]:
+        """Loss and learning rate of each update, and what is held."""
+        loop = self.loop(rank_config(self.folder, stage, kind, method, **training))
+        updates = [loop._update() for _ in range(steps)]
+        return {
+            "losses": [update["loss"] for update in updates],
+            "rates": [update["learning_rate"] for update in updates],
+            "held": self.ranks.gather(held_bytes(loop.engine)),
+            "parameters": sorted(name for name in loop.engine.parameters),
+        }
+
+    def resumed(self, stage: int, kind: str, offload: bool = False) -> dict[str, Any]:
+        """Six updates straight, against three, a new start from the checkpoint, and three."""
+        options: dict[str, Any] = {"dropout": 0.1, "offload": offload}
+        straight = self.loop(rank_config(self.folder / "straight", stage, kind, "bitune", **options))
+        for _ in range(6):
+            straight._update()
+        expected = whole(straight)
+        config = rank_config(self.folder / f"resumed{stage}", stage, kind, "bitune", **options)
+        first = self.loop(config)
+        for _ in range(3):
+            first._update()
+        first.checkpoints.save(3, first.state.write)
+        second = self.loop(config)
+        second.resume()
+        for _ in range(3):
+            second._update()
+        equal = same(whole(second), expected), second.position.loss == straight.position.loss
+        return {"equal": self.ranks.gather(equal), "step": second.position.step}
+
+    def exported(self, stage: int, kind: str) -> dict[str, Any]:
+        """Train a little, export, load the folder again in this process, and compare a loss."""
+        loop = self.loop(rank_config(self.folder, stage, kind, "bitune"))
+        for _ in range(2):
+            loop._update()
+        share = Share.of(samples(ROWS), loop.packing, 0, 1)
+        own = loop.engine._backward(share.micro_batches[0], share)[1]
+        folder = self.folder / f"exported-{stage}-{kind}"
+        export(loop.model, folder, {}, lambda _: None, self.ranks)
+        return {"folder": str(folder), "losses": own.tolist()}
+
+    def trained(self) -> str:
+        """A whole run, never stopped; its folder."""
+        forget_accelerator()
+        config = config_of(self.folder / "straight", "full", **LONG_RUN)
+        train(config, RunFolder.of(config))
+        return str(RunFolder.of(config).root)
+
+    def spoilt(self, stage: int) -> dict[str, Any]:
+        """A loss that is not a number, of one sample on one rank."""
+        loop = self.loop(rank_config(self.folder, stage, "full", "bitune"))
+        honest = DualBranch.losses
+
+        def losses(model: DualBranch, batch: Any, labels: torch.Tensor) -> torch.Tensor:
+            found = honest(model, batch, labels)
+            return found * torch.nan if self.ranks.index == 1 else found
+
+        DualBranch.losses = losses  # type: ignore[method-assign]
+        try:
+            loop._update()
+        except StageError as error:
+            return {"messages": self.ranks.gather(str(error))}
+        finally:
+            DualBranch.losses = honest  # type: ignore[method-assign]
+        return {"messages": []}
+
+    def unwritable(self) -> dict[str, Any]:
+        """A checkpoint that one rank can't write."""
+        loop = self.loop(rank_config(self.folder / "unwritable", 0, "lora", "bitune"))
+
+        def write(folder: Path) -> None:
+            loop.state.write(folder)
+            if self.ranks.index == 1:
+                raise OSError(28, "No space left on device", "somewhere")
+
+        try:
+            loop.checkpoints.save(1, write)
+        except StageError as error:
+            names = sorted(path.name for path in loop.checkpoints.folder.iterdir())
+            return {"messages": self.ranks.gather(str(error)), "left": names}
+        return {"messages": []}
+
+
+def whole(loop: TrainingLoop) -> dict[str, torch.Tensor]:
+    with gathered(loop.engine.parameters.values()):
+        return weights(loop)
+
+
+def main(folder: Path, names: list[str]) -> None:
+    ranks = join(use_deepspeed=True)
+    case = Case(folder, ranks)
+    found = {}
+    for name in names:
+        call: Callable[..., Any] = getattr(case, name.partition("(")[0])
+        found[name] = call(**json.loads(name.partition("(")[2].removesuffix(")") or "{}"))
+    if ranks.is_main:
+        (folder / "found.json").write_text(json.dumps(found))
+    leave()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,261 @@
+"""Runs of two processes (gloo, real DeepSpeed) against runs of one. The processes are started once, for all cases."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_stage_train import config_of
+from train_runs import LONG_RUN, ROWS, make_loop, rank_config, samples
+
+from pipeline.config import RunConfig, to_yaml
+from pipeline.errors import StageError
+from pipeline.model import DualBranch
+from pipeline.run_folder import RunFolder
+from pipeline.train import train
+from pipeline.train.checkpoint import Checkpoints
+from pipeline.train.estimate import measure, memory
+from pipeline.train.memory import held_bytes
+from pipeline.train.metrics import read_metrics
+from pipeline.train.share import Share
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]
+
+LOSSES: list[dict[str, Any]] = [
+    {"stage": 0, "kind": "full", "method": "bitune", "steps": 8, "loss_reduction": "token"},
+    {"stage": 0, "kind": "lora", "method": "bitune", "steps": 3, "micro_batch_tokens": 40},
+    {"stage": 1, "kind": "lora", "method": "bitune", "steps": 4},
+    {"stage": 2, "kind": "full", "method": "causal", "steps": 4, "loss_reduction": "token"},
+    {"stage": 3, "kind": "full", "method": "bitune", "steps": 20},
+    {"stage": 3, "kind": "lora", "method": "bitune", "steps": 20, "micro_batch_tokens": 40},
+    {"stage": 3, "kind": "lora", "method": "causal", "steps": 2, "offload": True},
+    {"stage": 3, "kind": "dora", "method": "bitune", "steps": 2},
+    {"stage": 3, "kind": "ia3", "method": "bitune", "steps": 2},
+    {"stage": 3, "kind": "vera", "method": "bitune", "steps": 2},
+    {"stage": 3, "kind": "full", "method": "shared_weights", "steps": 2, "checkpointing": True},
+    {"stage": 3, "kind": "lora", "method": "no_mixing", "steps": 2, "checkpointing": True},
+]
+RESUMED: list[dict[str, Any]] = [
+    {"stage": 0, "kind": "lora"},
+    {"stage": 2, "kind": "full"},
+    {"stage": 3, "kind": "full"},
+    {"stage": 3, "kind": "lora", "offload": True},
+]
+EXPORTED = [{"stage": 3, "kind": "full"}, {"stage": 3, "kind": "vera"}]
+SPOILT = [{"stage": 0}, {"stage": 3}]
+
+
+def name(case: str, arguments: dict[str, Any]) -> str:
+    return f"{case}({json.dumps(arguments)})"
+
+
+def start(folder: Path, count: int, cases: list[str], timeout: float) -> dict[str, Any]:
+    """What the cases gave in `count` processes. A hang is a failure."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    here = Path(__file__)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(here.parents[2]), str(here.parent)]),
+        "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    command = [sys.executable, str(here.with_name("ranks_script.py")), str(folder), *cases]
+    with (folder / "log.txt").open("w") as log:
+        processes = [
+            subprocess.Popen(command, env={**environment, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=log, stderr=log)
+            for r in range(count)
+        ]
+        try:
+            statuses = [process.wait(timeout) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+    text = (folder / "log.txt").read_text()
+    assert statuses == [0] * count, text[-3000:]
+    assert "Warning" not in text, text
+    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    cases = [
+        *(name("losses", case) for case in LOSSES),
+        *(name("resumed", case) for case in RESUMED),
+        *(name("exported", case) for case in EXPORTED),
+        *(name("spoilt", case) for case in SPOILT),
+        "unwritable",
+        "trained",
+    ]
+    return start(tmp_path_factory.mktemp("two"), 2, cases, timeout=300)
+
+
+def alone(folder: Path, kind: str, method: str, steps: int, **options: Any) -> dict[str, Any]:
+    loop = make_loop(rank_config(folder, 0, kind, method, **options), samples(ROWS))
+    updates = [loop._update() for _ in range(steps)]
+    losses, rates = ([update[key] for update in updates] for key in ("loss", "learning_rate"))
+    return {
+        "losses": losses, "rates": rates, "held": held_bytes(loop.engine), "parameters": sorted(loop.engine.parameters)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LOSSES, ids=lambda case: "-".join(map(str, case.values())))
+def test_two_processes_equal_one(two: dict[str, Any], case: dict[str, Any], tmp_path: Path) -> None:
+    """9 rows in batches of 5 and 4, the first prompt empty: ranks differ in rows and in micro-batches."""
+    found = two[name("losses", case)]
+    expected = alone(tmp_path, **{key: value for key, value in case.items() if key != "stage"})
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+    assert found["rates"] == expected["rates"]
+    assert found["parameters"] == expected["parameters"]
+
+
+def total(held: dict[str, int]) -> int:
+    return sum(held.values())
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_stage_3_shares_everything_out(two: dict[str, Any], kind: str, tmp_path: Path) -> None:
+    case = next(case for case in LOSSES if case["stage"] == 3 and case["kind"] == kind)
+    whole = total(alone(tmp_path, kind, case["method"], steps=1)["held"])
+    for held in two[name("losses", case)]["held"]:
+        assert total(held) <= 1.05 * whole / 2
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_estimate_is_what_is_held(two: dict[str, Any], kind: str, tmp_path: Path) -> None:
+    case = next(case for case in LOSSES if case["stage"] == 3 and case["kind"] == kind)
+    size = measure(rank_config(tmp_path, 3, kind, case["method"]))
+    expected = memory(size, stage=3, processes=2, tokens=1, recomputes=False).held
+    for held in two[name("losses", case)]["held"]:
+        assert total(held) == pytest.approx(expected, rel=0.1)
+
+
+def test_lower_stages_share_less_out(two: dict[str, Any], tmp_path: Path) -> None:
+    first, second = (next(case for case in LOSSES if case["stage"] == stage) for stage in (1, 2))
+    lora = alone(tmp_path, "lora", "bitune", steps=1)["held"]
+    held = two[name("losses", first)]["held"][0]
+    assert held["optimizer"] < 0.75 * lora["optimizer"] + lora["gradients"]  # float32 weights of this rank's part
+    assert held["gradients"] == lora["gradients"]
+    full = alone(tmp_path, "full", "causal", steps=1)["held"]
+    assert two[name("losses", second)]["held"][0]["gradients"] <= 0.55 * full["gradients"]
+
+
+@pytest.mark.parametrize("case", RESUMED, ids=lambda case: "-".join(map(str, case.values())))
+def test_resumed_equals_straight_bit_by_bit(two: dict[str, Any], case: dict[str, Any]) -> None:
+    """With dropout: the random states of both ranks are needed."""
+    assert two[name("resumed", case)] == {"equal": [[True, True]] * 2, "step": 6}
+
+
+@pytest.mark.parametrize("case", EXPORTED, ids=lambda case: "-".join(map(str, case.values())))
+def test_export_equals_memory(two: dict[str, Any], case: dict[str, Any], tmp_path: Path) -> None:
+    found = two[name("exported", case)]
+    model = DualBranch.from_pretrained(found["folder"])
+    loop = make_loop(rank_config(tmp_path, 0, case["kind"], "bitune"), samples(ROWS))
+    micro = Share.of(samples(ROWS), loop.packing).micro_batches[0]
+    with torch.no_grad():
+        assert model.losses(micro.batch, micro.labels).tolist() == pytest.approx(found["losses"], rel=1e-5)
+    for _ in range(2):
+        loop._update()
+    for key, tensor in loop.model.trainable().items():
+        assert torch.allclose(dict(model.named_parameters())[key], tensor, atol=2e-5), key
+
+
+@pytest.mark.parametrize("case", SPOILT, ids=lambda case: str(case["stage"]))
+def test_nan_on_one_rank_stops_both_with_its_samples(two: dict[str, Any], case: dict[str, Any]) -> None:
+    messages = two[name("spoilt", case)]["messages"]
+    assert messages == ["step 1: the loss is nan, from the samples row-7, row-2, row-4"] * 2
+
+
+def test_checkpoint_that_one_rank_cannot_write_is_none(two: dict[str, Any]) -> None:
+    assert two["unwritable"] == {"messages": ["somewhere: No space left on device"] * 2, "left": []}
+
+
+class Command:
+    """The command, as a user would start it, and the processes that it starts."""
+
+    def __init__(self, config: RunConfig, *options: str) -> None:
+        self.folder = RunFolder.of(config)
+        self.folder.root.parent.mkdir(parents=True, exist_ok=True)
+        file = self.folder.root.parent / "config.yaml"
+        file.write_text(to_yaml(config))
+        command = [sys.executable, "-m", "pipeline.cli", "train", str(file), "--processes", "2", *options]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def ranks(self) -> list[int]:
+        parent = self.process.pid
+        text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+        return [int(pid) for pid in text.split()]
+
+    def send(self, number: int, rank: int, after: int) -> None:
+        """The signal to one rank, once `after` updates are logged."""
+        while len(read_metrics(self.folder.metrics)) < after and self.process.poll() is None:
+            time.sleep(0.02)
+        os.kill(self.ranks()[rank], number)
+
+    def end(self, timeout: float = 120) -> tuple[int, str]:
+        text, _ = self.process.communicate(timeout=timeout)
+        return self.process.returncode, text
+
+
+def newest(folder: RunFolder) -> int:
+    checkpoint, _ = Checkpoints(folder.checkpoints, {}, 1).latest()
+    return checkpoint.step if checkpoint else 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds child processes in /proc")
+def test_stopped_killed_and_gone_on_equals_straight(two: dict[str, Any], tmp_path: Path) -> None:
+    """`dualtune train --processes 2` under ZeRO-3."""
+    straight = RunFolder(Path(two["trained"]))
+    config = config_of(tmp_path / "stopped", "full", **LONG_RUN)
+
+    stopped = Command(config)
+    stopped.send(signal.SIGTERM, rank=1, after=5)
+    sent = time.monotonic()
+    status, text = stopped.end()
+    assert status == 128 + signal.SIGTERM, text
+    assert time.monotonic() - sent < 10
+    logged = len(read_metrics(stopped.folder.metrics))
+    assert newest(stopped.folder) == logged >= 5
+    assert f"stopped after step {logged} of 18" in text
+    assert "FutureWarning" not in text
+
+    with pytest.raises(StageError, match="written with processes 2, this run has 1: go on with 2, or remove the ch"):
+        train(config_of(tmp_path / "stopped", "full", **LONG_RUN | {"zero": {"stage": 0}}), stopped.folder)
+
+    killed = Command(config)
+    killed.send(signal.SIGKILL, rank=0, after=logged + 4)
+    status, text = killed.end()
+    assert status == 1, text
+    assert "a process of the run was killed by SIGKILL" in text
+    assert newest(killed.folder) >= logged
+
+    status, text = Command(config).end()
+    assert status == 0, text
+    for file in ("model.safetensors", "prompt_branch.safetensors"):
+        assert (stopped.folder.model / file).read_bytes() == (straight.model / file).read_bytes()
+    losses = [[row["loss"] for row in read_metrics(folder.metrics)] for folder in (stopped.folder, straight)]
+    assert losses[0] == losses[1]
+    assert json.loads(stopped.folder.train_result.read_text())["processes"] == 2
+
+
+def test_four_processes_equal_one(tmp_path: Path) -> None:
+    """Batches of 5 and 4 rows on 4 processes."""
+    case = {"stage": 3, "kind": "full", "method": "bitune", "steps": 2}
+    found = start(tmp_path, 4, [name("losses", case)], timeout=200)[name("losses", case)]
+    expected = alone(tmp_path / "alone", "full", "bitune", steps=2)
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+    assert all(total(held) <= 1.05 * total(expected["held"]) / 4 for held in found["held"])
