@@ -67,7 +67,13 @@ def _chunks(head: nn.Module, hidden: Tensor, labels: Tensor) -> tuple[tuple[Tens
 
 
 def _losses(head: nn.Module, hidden: Tensor, labels: Tensor) -> Tensor:
-    return cross_entropy(head.forward(hidden).float(), labels, reduction="none")
+    return cross_entropy(_logits(head, hidden), labels, reduction="none")
+
+
+def _logits(head: nn.Module, hidden: Tensor) -> Tensor:
+    """Float32. Inside its own forward pass a head is not called anew: ZeRO-3 would take its weights away after that."""
+    logits: Tensor = head.forward(hidden) if isinstance(head, LossHead) else head(hidden)
+    return logits.float()
 
 
 def _is_frozen(head: nn.Module) -> bool:
@@ -80,7 +86,7 @@ class _FrozenHeadLosses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, head: nn.Linear, hidden: Tensor, labels: Tensor) -> Tensor:
-        logits = head.forward(hidden).float()
+        logits = _logits(head, hidden)
         normaliser = logits.logsumexp(dim=-1)
         losses = normaliser - logits.gather(1, labels[:, None]).squeeze(1)
         if ctx.needs_input_grad[1]:

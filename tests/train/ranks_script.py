@@ -60,9 +60,9 @@ class Case:
             "parameters": sorted(name for name in loop.engine.parameters),
         }
 
-    def resumed(self, stage: int, kind: str, offload: bool = False) -> dict[str, Any]:
+    def resumed(self, stage: int, kind: str) -> dict[str, Any]:
         """Six updates straight, against three, a new start from the checkpoint, and three."""
-        options: dict[str, Any] = {"dropout": 0.1, "offload": offload}
+        options: dict[str, Any] = {"dropout": 0.1}
         straight = self.loop(rank_config(self.folder / "straight", stage, kind, "bitune", **options))
         for _ in range(6):
             straight._update()
