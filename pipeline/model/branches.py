@@ -76,10 +76,10 @@ class SplitLayer(BranchedLayer):
         causal_places, prompt_places = zip(*(part.split(rows, dim=1) for part in position_embeddings), strict=True)
         kwargs |= {"layout": layout, "exchange": Exchange(self.mixing, self.is_last)}
         prompt = self._prompt_layer()(prompt, position_embeddings=prompt_places, stream="prompt", **kwargs)
-        if self.is_last:
+        if self.is_last and not torch.is_grad_enabled():  # ZeRO-3 cannot differentiate through a module called twice
             return self._answers(causal, causal_places, layout.prompt_rows, kwargs)
         causal = self.causal(causal, position_embeddings=causal_places, **kwargs)
-        return torch.cat([causal, prompt], dim=1)
+        return causal[:, layout.prompt_rows :] if self.is_last else torch.cat([causal, prompt], dim=1)
 
     def _answers(
         self, causal: Tensor, places: tuple[Tensor, Tensor], prompt_rows: int, kwargs: dict[str, Any]

@@ -172,3 +172,13 @@ def test_every_trainable_parameter_moves(tuning: str, method: str, family: str) 
     branched = sum(branch["weights"] == "own" for branch in map({"weights": "answer"}.__or__, PRESETS[method]))
     assert any(".prompt." in name for name in moved) == bool(branched)
     assert any("theta" in name for name in moved) == (len(PRESETS[method]) == 2)
+
+
+@pytest.mark.parametrize("preset", ["bitune", "no_mixing", "shared_weights"])
+def test_the_last_layer_is_the_same_with_and_without_gradients(preset: str) -> None:
+    """Without gradients it leaves out what answers don't need of the prompt."""
+    model = tiny_model(preset, "lora", "llama")
+    batch = Batch.pack([[1, 2, 3, 4], [5, 6]], [[7, 8, 9], [10]])
+    with torch.no_grad():
+        lean = model(batch)
+    assert torch.allclose(model(batch), lean, atol=1e-6, rtol=1e-5)
