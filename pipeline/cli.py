@@ -131,26 +131,38 @@ def run(
     raise typer.Exit(run_grid(grid, jobs=jobs, dry_run=dry_run, with_report=report, tell=tell))
 
 
-@app.command(epilog="Examples: dualtune report configs/quickstart.yaml    dualtune report runs/*")
+@app.command(
+    epilog="Examples: dualtune report configs/quickstart.yaml    dualtune report runs/*    "
+    "dualtune report configs/bitune/table1_*.yaml --layout table1 --reference"
+)
 def report(
     source: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE [KEY=VALUE] | FOLDER",
-            help="A run or grid file with its overrides, or run folders.",
+            metavar="FILE... [KEY=VALUE]... | FOLDER...",
+            help="Run or grid files with overrides, or run folders.",
             show_default=False,
         ),
     ],
+    layout: Annotated[
+        str | None,
+        typer.Option(help="Rows and columns of a table of the paper (table1), or a YAML file.", show_default=False),
+    ] = None,
+    reference: Annotated[bool, typer.Option("--reference", help="The paper's numbers beside ours.")] = False,
     output: Annotated[Path | None, typer.Option(help="Folder for the written tables.", show_default=False)] = None,
+    watch: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="SECONDS", help="Do it again this often, until all is there.", show_default=False),
+    ] = None,
 ) -> None:
     """The table of finished runs: mean ± deviation over seeds, differences to the baseline, what is missing and why."""
-    from launch.command import report_folders, report_grid
-    from launch.grid import load_grid
+    from launch.tables import read_source, write_report
+    from launch.watch import follow
 
-    if Path(source[0]).is_dir():
-        report_folders([Path(folder) for folder in source], output)
+    if watch is None:
+        write_report(read_source(source), layout, reference, output)
     else:
-        report_grid(load_grid(source[0], source[1:]), output)
+        follow(lambda: write_report(read_source(source), layout, reference, output), watch, tell)
 
 
 @app.command(epilog='Example: dualtune generate models/SmolLM2-135M-Instruct --prompt "What is the capital of France?"')

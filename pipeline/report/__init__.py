@@ -10,12 +10,13 @@ from pipeline.report.collect import Cell
 from pipeline.report.entry import Table
 from pipeline.report.grouping import cells_of
 from pipeline.report.latex import render_document, render_latex
+from pipeline.report.layout import PLAIN, Layout, load_layout
 from pipeline.report.markdown import render_markdown
 from pipeline.report.provenance import provenance
 from pipeline.report.table import build_table
 from pipeline.report.terminal import render_terminal
 
-__all__ = ["Cell", "Table", "build_table", "cells_of", "report"]
+__all__ = ["PLAIN", "Cell", "Layout", "Table", "build_table", "cells_of", "load_layout", "report"]
 
 
 def report(
@@ -24,8 +25,9 @@ def report(
     baseline: str | None,
     folder: Path,
     console: Console | None = None,
-    task_differences: bool = False,
+    layout: Layout = PLAIN,
     reference: Mapping[str, Mapping[str, str]] | None = None,
+    with_reference: bool = False,
 ) -> Table:
     """Write report.md, report.tex (a document), table.tex (to \\input) and report.json; print the table.
 
@@ -33,15 +35,16 @@ def report(
 
     Args:
         baseline: name of the row that the others are compared with, or None.
-        task_differences: show each task's difference to the baseline too, not only the average's.
+        layout: what the rows and columns are; without one, those of the runs.
         reference: label -> column -> published number, shown as further rows.
+        with_reference: show the layout's published numbers beside ours.
 
     Raises:
         UserError: nothing to show, an unknown baseline, or a row that mixes more than seeds.
         StageError: a file cannot be written.
     """
     console = console or Console()
-    table = build_table(cells, title, baseline, task_differences, reference or {})
+    table = build_table(cells, title, baseline, layout, reference or {}, with_reference)
     texts = {
         "report.md": render_markdown(table),
         "report.tex": render_document(table),

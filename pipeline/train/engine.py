@@ -91,6 +91,11 @@ class Engine:
             raise StageError(f"{len(idle)} of the trained tensors get no gradient, the first is {idle[0]}")
         self._proven = True
 
+    @property
+    def device_name(self) -> str:
+        """The GPU's model, or "CPU"."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type.upper()
+
     def peak_memory(self) -> int:
         """Peak bytes so far: of the GPU's tensors, or of this process."""
         if self.device.type == "cuda":

@@ -97,5 +97,7 @@ def _summary(loop: TrainingLoop, model: DualBranch) -> dict[str, Any]:
         "trainable_parameters": _size(model.trainable().values()),
         "total_parameters": _size(model.parameters()),
         "peak_memory_bytes": loop.engine.peak_memory(),
+        "device": loop.engine.device_name,
+        "processes": loop.engine.accelerator.num_processes,
         "alphas": model.alphas(),
     }
