@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.report.comparison import Comparison, Values, compare, holm, interval_and_p
-from pipeline.report.documents import document_values
+from pipeline.report.comparison import Comparison
+from pipeline.report.documents import Values, document_values
 from pipeline.report.entry import Entry, Row
+from pipeline.report.paired import compare, holm, interval_and_p
 from pipeline.report.record import Record
 
 Place = tuple[int, int]

@@ -16,7 +16,6 @@ from pipeline.report.notes import annotate
 from pipeline.report.pivot import pivoted
 from pipeline.report.published import with_published
 from pipeline.report.record import Missing, Outcome, Record, is_fraction
-from pipeline.report.significance import Significance
 from pipeline.report.statistics import mean_of_all, summarise
 from pipeline.report.unit import BARE, PERCENT, Unit
 
@@ -54,7 +53,7 @@ def build_table(
     columns, rows = _with_average(columns, rows, layout)
     rows = [row for group in _by_group(rows) for row in _ranked(group, columns, layout.highlight)]
     rows = _with_differences(rows, columns, baseline, layout)
-    rows = Significance().annotate(rows, baseline) if baseline and layout.differences != "none" else rows
+    rows = _tested(rows, baseline, layout)
     rows = with_published(rows, columns, layout.reference if with_reference else {}, reference)
     table = Table(
         layout.title or title, "", baseline, tuple(columns), tuple(rows), (),
@@ -167,6 +166,15 @@ def _average(entries: Sequence[Entry], unit: Unit, layout: Layout) -> Entry:
     seeds = dict.fromkeys(seed for entry in entries for seed in entry.seeds)
     values = [mean_of_all([entry.value_of(seed) for entry in entries]) for seed in seeds]
     return Entry(summarise(values), expected=len(seeds), unit=unit, is_average=True, shown_spread=layout.spread)
+
+
+def _tested(rows: list[Row], baseline: str | None, layout: Layout) -> list[Row]:
+    """With intervals and tests, where the table shows some: reading every document takes time."""
+    if (baseline is None or layout.differences == "none") and layout.spread != "interval":
+        return rows
+    from pipeline.report.significance import Significance  # loads SciPy and statsmodels
+
+    return Significance().annotate(rows, baseline)
 
 
 def _by_group(rows: Sequence[Row]) -> list[list[Row]]:
