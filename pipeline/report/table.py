@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.report.arrangement import arranged
@@ -63,6 +64,16 @@ def build_table(
     table = pivoted(replace(table, caption=caption(table, layout)), layout)
     rows, notes = annotate(table.rows)
     return replace(table, rows=tuple(rows), notes=notes)
+
+
+def cost_table(cells: Sequence[Cell], layout: Layout) -> Table | None:
+    """What training took, by the rows of the layout; None where nothing was trained."""
+    changes: dict[str, Any] = {
+        "title": "Cost of training", "columns": {}, "average": None, "cost": tuple(COSTS), "arrange": "tasks",
+        "differences": "none", "highlight": 0, "spread": "std", "marks": {}, "reference": {},
+    }  # fmt: skip
+    table = build_table(cells, "", None, layout.model_copy(update=changes))
+    return table if any(entry.summary for row in table.rows for entry in row.entries) else None
 
 
 def _columns(cells: Sequence[Cell], layout: Layout) -> list[Column]:
@@ -165,7 +176,15 @@ def _average(entries: Sequence[Entry], unit: Unit, layout: Layout) -> Entry:
     """Over seeds, of each seed's mean over tasks. A seed without every task does not count."""
     seeds = dict.fromkeys(seed for entry in entries for seed in entry.seeds)
     values = [mean_of_all([entry.value_of(seed) for entry in entries]) for seed in seeds]
-    return Entry(summarise(values), expected=len(seeds), unit=unit, is_average=True, shown_spread=layout.spread)
+    return Entry(
+        summarise(values),
+        expected=len(seeds),
+        unit=unit,
+        is_average=True,
+        records=tuple(record for entry in entries for record in entry.records),
+        missing=tuple(missing for entry in entries for missing in entry.missing),
+        shown_spread=layout.spread,
+    )
 
 
 def _tested(rows: list[Row], baseline: str | None, layout: Layout) -> list[Row]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from pipeline.report import Cell, report
 
 MakeRun = Callable[..., Cell]
-FILES = ("report.md", "report.tex", "table.tex", "report.json")
+FILES = ("report.md", "report.tex", "table.tex", "report.csv", "report.html", "report.json")
 AWKWARD = r"[x] a_b 50% & #1 {y} $z ~ ^ \ <b> |p| *s* `q` --rank"
 
 
