@@ -165,6 +165,19 @@ def report(
         follow(lambda: write_report(read_source(source), layout, reference, output), watch, tell)
 
 
+@app.command(epilog="Example: dualtune compare runs/RUN1 runs/RUN2 --documents 20")
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)],
+    second: Annotated[Path, typer.Argument(metavar="RUN", help="Another run folder.", show_default=False)],
+    documents: Annotated[int, typer.Option(min=0, help="Documents to show of each task.")] = 5,
+) -> None:
+    """In what two runs differ: configuration, data, training, and the documents that only one of them got right."""
+    from launch.tables import terminal
+    from pipeline.report.two_runs import compare_runs, render
+
+    terminal().print(render(compare_runs(first, second), documents), highlight=False)
+
+
 @app.command(epilog='Example: dualtune generate models/SmolLM2-135M-Instruct --prompt "What is the capital of France?"')
 def generate(
     model: Annotated[
