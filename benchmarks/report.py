@@ -70,8 +70,8 @@ def make_run(folder: Path, number: int, arguments: argparse.Namespace) -> Cell:
         {
             "name": f"bench-{number}",
             "seed": 42 + seed,
-            "model": "models/bench",
-            "method": "bitune" if row % 2 else "causal",
+            "model": {"name": "models/bench"},
+            "method": {"name": "bitune" if row % 2 else "causal"},
             "data": {"sources": [{"path": "train.jsonl"}]},
             "training": {"learning_rate": 1e-4 * (1 + row)},
             "evaluation": {"tasks": list(TASKS)},

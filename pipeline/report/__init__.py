@@ -22,6 +22,10 @@ from pipeline.report.terminal import render_terminal
 __all__ = ["PLAIN", "Cell", "Layout", "Table", "build_table", "cells_of", "load_layout", "report"]
 
 
+MOST_ON_PAGE = 2000
+"""Runs; the tables have no limit."""
+
+
 def report(
     cells: Sequence[Cell],
     title: str,
@@ -55,8 +59,12 @@ def report(
         "report.tex": render_document(table),
         "table.tex": render_latex(table),
         "report.csv": render_csv(table),
-        "report.html": render_page(table, cost_table(cells, layout), placed),
     }
+    if len(placed) <= MOST_ON_PAGE:
+        texts["report.html"] = render_page(table, cost_table(cells, layout), placed)
+    else:
+        (folder / "report.html").unlink(missing_ok=True)
+        console.print(f"No report.html: more than {MOST_ON_PAGE} runs make it too large", highlight=False)
     for name, text in texts.items():
         write_text(folder / name, text)
     write_json(folder / "report.json", provenance(table))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-POINTS = 80
+POINTS = 60
 """Updates of a curve that are drawn: evenly spaced ones, the first and the last among them."""
 
 QUANTITIES = {

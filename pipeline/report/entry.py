@@ -1,6 +1,7 @@
 """The parts of a table and how its numbers are written."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -192,18 +193,20 @@ class Table:
         """Texts of the columns in front of the numbers."""
         return [*([row.group] if self.group_heading else []), row.shown, *row.marks]
 
-    @property
+    @cached_property
     def headings(self) -> list[str]:
         """Column titles; the difference of the average stands in a column of its own."""
         difference = [f"Δ {self.baseline}"] if self.has_difference else []
         return [*self.lead_headings, *(column.name for column in self.columns), *difference]
 
-    @property
+    @cached_property
     def has_difference(self) -> bool:
         return any(entry.separate for row in self.rows for entry in row.entries)
 
     @property
     def blocks(self) -> list[list[Row]]:
         """The rows of each group, between which a line is drawn."""
-        groups = dict.fromkeys(row.group for row in self.rows)
-        return [[row for row in self.rows if row.group == group] for group in groups]
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.group, []).append(row)
+        return list(groups.values())

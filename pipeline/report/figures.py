@@ -79,11 +79,9 @@ def _final_ratios(logged: Sequence[tuple[Cell, Curves]], places: dict[str, int])
 
 
 def _ratios(cell: Cell, curves: Curves) -> dict[str, Any]:
-    """In thousandths, to keep the page small."""
-    thousandths = {
-        part: [[round(1000 * a) for a in report] for report in curves.ratios[part]] for part in curves.ratios
-    }
-    return {"label": _label(cell), "row": _name(cell), "steps": curves.ratio_steps, **thousandths}
+    """In hundredths, to keep the page small."""
+    hundredths = {part: [[round(100 * a) for a in report] for report in curves.ratios[part]] for part in curves.ratios}
+    return {"label": _label(cell), "row": _name(cell), "steps": curves.ratio_steps, **hundredths}
 
 
 def _cost(table: Table, cost: Table, places: dict[str, int]) -> Figure | None:

@@ -45,7 +45,6 @@ class Origins:
             self.runs.append({
                 "name": " ".join(filter(None, [record.group, record.row])),
                 "seed": "-" if record.seed is None else str(record.seed),
-                "folder": record.folder.as_posix(),
                 "file": _evaluations(record),
                 "signature": record.facts.get("signature", ""),
                 "commit": str(versions.get("commit") or "unrecorded"),

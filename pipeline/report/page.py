@@ -66,6 +66,7 @@ def _template() -> Any:
     environment = Environment(
         loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.globals["asset"] = lambda name: Markup((WEB / name).read_text(encoding="utf-8"))
     environment.filters["svg"] = Markup  # our own drawing, whose texts are escaped
     return environment.get_template("page.html.jinja")

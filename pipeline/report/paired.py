@@ -22,7 +22,7 @@ from statsmodels.stats.multitest import multipletests
 
 from pipeline.report.comparison import CONFIDENCE, Comparison, Interval
 
-RESAMPLES = 10_000
+RESAMPLES = 5_000
 
 Values = NDArray[np.float64]
 Key = TypeVar("Key")

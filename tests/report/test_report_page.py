@@ -79,7 +79,7 @@ def test_every_number_of_the_page_has_its_origin(page: Path, cells: list[Cell]) 
     assert [(data["runs"][run]["seed"], task, value) for run, task, value in sheet["runs"]] == [
         ("42", "piqa", "90"), ("43", "piqa", "87.5"),
     ]  # fmt: skip
-    assert data["runs"][sheet["runs"][0][0]]["folder"] == cells[3].folder.root.as_posix()
+    assert data["runs"][sheet["runs"][0][0]]["file"] == (cells[3].folder.root / "evaluate" / "TASK.json").as_posix()
     assert data["runs"][sheet["runs"][0][0]]["commit"] == "0123456789ab"
     assert ["method.name", '"bitune"', '"causal"'] in data["settings"][sheet["settings"]]
     average = next(sheet for sheet in data["sheets"] if sheet["title"] == "Pretrained, average")

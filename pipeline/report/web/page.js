@@ -100,8 +100,8 @@ function heatMap(run, part) {
   svg.append(draw("text", { x: left, y: 15 }, `${part}s`));
   reports.forEach((report, column) => report.forEach((value, layer) => {
     const rect = draw("rect", { x: left + column * w, y: top + height - (layer + 1) * h, width: w + 0.3, height: h + 0.3,
-      fill: colour(value / 1000) });
-    rect.append(draw("title", {}, `layer ${layer}, update ${run.steps[column]}: ${(value / 1000).toFixed(3)}`));
+      fill: colour(value / 100) });
+    rect.append(draw("title", {}, `layer ${layer}, update ${run.steps[column]}: ${(value / 100).toFixed(2)}`));
     svg.append(rect);
   }));
   const every = Math.ceil(layers / 8);
@@ -117,7 +117,7 @@ function heatMap(run, part) {
 function showRatios(run) {
   document.getElementById("heat").replaceChildren(heatMap(run, "key"), heatMap(run, "value"));
   const rows = run.key[0].flatMap((_, layer) => ["key", "value"].map((part) =>
-    [String(layer), part, ...run[part].map((report) => (report[layer] / 1000).toFixed(3))]));
+    [String(layer), part, ...run[part].map((report) => (report[layer] / 100).toFixed(2))]));
   document.getElementById("heat-numbers").replaceChildren(
     makeTable("Mixing ratios by update", ["layer", "of", ...run.steps.map(String)], rows));
 }
