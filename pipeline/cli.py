@@ -153,26 +153,51 @@ def run(
     raise typer.Exit(run_grid(grid, jobs=jobs, dry_run=dry_run, with_report=report, tell=tell, processes=processes))
 
 
-@app.command(epilog="Examples: dualtune report configs/quickstart.yaml    dualtune report runs/*")
+@app.command(
+    epilog="Examples: dualtune report configs/quickstart.yaml    dualtune report runs/*    "
+    "dualtune report configs/bitune/table1_*.yaml --layout table1 --reference"
+)
 def report(
     source: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE [KEY=VALUE] | FOLDER",
-            help="A run or grid file with its overrides, or run folders.",
+            metavar="FILE... [KEY=VALUE]... | FOLDER...",
+            help="Run or grid files with overrides, or run folders.",
             show_default=False,
         ),
     ],
+    layout: Annotated[
+        str | None,
+        typer.Option(help="Rows and columns of a table of the paper (table1), or a YAML file.", show_default=False),
+    ] = None,
+    reference: Annotated[bool, typer.Option("--reference", help="The paper's numbers beside ours.")] = False,
     output: Annotated[Path | None, typer.Option(help="Folder for the written tables.", show_default=False)] = None,
+    watch: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="SECONDS", help="Do it again this often, until all is there.", show_default=False),
+    ] = None,
 ) -> None:
     """The table of finished runs: mean ± deviation over seeds, differences to the baseline, what is missing and why."""
-    from launch.command import report_folders, report_grid
-    from launch.grid import load_grid
+    from launch.tables import read_source, write_report
+    from launch.watch import follow
 
-    if Path(source[0]).is_dir():
-        report_folders([Path(folder) for folder in source], output)
+    if watch is None:
+        write_report(read_source(source), layout, reference, output)
     else:
-        report_grid(load_grid(source[0], source[1:]), output)
+        follow(lambda: write_report(read_source(source), layout, reference, output), watch, tell)
+
+
+@app.command(epilog="Example: dualtune compare runs/RUN1 runs/RUN2 --documents 20")
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)],
+    second: Annotated[Path, typer.Argument(metavar="RUN", help="Another run folder.", show_default=False)],
+    documents: Annotated[int, typer.Option(min=0, help="Documents to show of each task.")] = 5,
+) -> None:
+    """In what two runs differ: configuration, data, training, and the documents that only one of them got right."""
+    from launch.tables import terminal
+    from pipeline.report.two_runs import compare_runs, render
+
+    terminal().print(render(compare_runs(first, second), documents), highlight=False)
 
 
 @app.command(epilog='Example: dualtune generate models/SmolLM2-135M-Instruct --prompt "What is the capital of France?"')
@@ -308,11 +333,11 @@ def estimate(
     tflops: Annotated[float, typer.Option(min=0.001, help="What one device really does, 10^12 operations/s.")] = 300.0,
 ) -> None:
     """Parameters, memory per process under each ZeRO stage, arithmetic and time of a run, before it is started."""
-    from launch.command import console
     from launch.estimate import show_estimate
+    from launch.tables import terminal
     from pipeline.config import load_config
 
-    show_estimate(load_config(config, overrides or ()), processes, memory, tflops, console())
+    show_estimate(load_config(config, overrides or ()), processes, memory, tflops, terminal())
 
 
 @verify_app.command("resume", epilog="Example: dualtune verify resume configs/bitune/csqa.yaml --steps 5 --processes 2")

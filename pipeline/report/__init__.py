@@ -6,16 +6,24 @@ from pathlib import Path
 from rich.console import Console
 
 from pipeline.files import write_json, write_text
+from pipeline.report.arrangement import arranged
 from pipeline.report.collect import Cell
 from pipeline.report.entry import Table
 from pipeline.report.grouping import cells_of
 from pipeline.report.latex import render_document, render_latex
+from pipeline.report.layout import PLAIN, Layout, load_layout
 from pipeline.report.markdown import render_markdown
+from pipeline.report.page import render_page
 from pipeline.report.provenance import provenance
-from pipeline.report.table import build_table
+from pipeline.report.spreadsheet import render_csv
+from pipeline.report.table import build_table, cost_table
 from pipeline.report.terminal import render_terminal
 
-__all__ = ["Cell", "Table", "build_table", "cells_of", "report"]
+__all__ = ["PLAIN", "Cell", "Layout", "Table", "build_table", "cells_of", "load_layout", "report"]
+
+
+MOST_ON_PAGE = 2000
+"""Runs; the tables have no limit."""
 
 
 def report(
@@ -24,32 +32,44 @@ def report(
     baseline: str | None,
     folder: Path,
     console: Console | None = None,
-    task_differences: bool = False,
+    layout: Layout = PLAIN,
     reference: Mapping[str, Mapping[str, str]] | None = None,
+    with_reference: bool = False,
 ) -> Table:
-    """Write report.md, report.tex (a document), table.tex (to \\input) and report.json; print the table.
+    """Write report.html, report.md, report.tex (a document), table.tex (to \\input), report.csv and report.json; print
+    the table.
 
     The same run folders give the same bytes.
 
     Args:
         baseline: name of the row that the others are compared with, or None.
-        task_differences: show each task's difference to the baseline too, not only the average's.
+        layout: what the rows and columns are; without one, those of the runs.
         reference: label -> column -> published number, shown as further rows.
+        with_reference: show the layout's published numbers beside ours.
 
     Raises:
         UserError: nothing to show, an unknown baseline, or a row that mixes more than seeds.
         StageError: a file cannot be written.
     """
     console = console or Console()
-    table = build_table(cells, title, baseline, task_differences, reference or {})
+    table = build_table(cells, title, baseline, layout, reference or {}, with_reference)
+    placed, _ = arranged(cells, layout)
     texts = {
         "report.md": render_markdown(table),
         "report.tex": render_document(table),
         "table.tex": render_latex(table),
+        "report.csv": render_csv(table),
     }
+    if len(placed) <= MOST_ON_PAGE:
+        texts["report.html"] = render_page(table, cost_table(cells, layout), placed)
+    else:
+        (folder / "report.html").unlink(missing_ok=True)
+        console.print(f"No report.html: more than {MOST_ON_PAGE} runs make it too large", highlight=False)
     for name, text in texts.items():
         write_text(folder / name, text)
     write_json(folder / "report.json", provenance(table))
     console.print(render_terminal(table, console))
+    if table.left_out:
+        console.print(f"Not in this layout: {', '.join(table.left_out)}", highlight=False, markup=False)
     console.print(f"\nWritten to {folder}: {', '.join([*texts, 'report.json'])}", highlight=False, markup=False)
     return table

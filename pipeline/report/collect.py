@@ -2,15 +2,17 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import RunConfig, parse_config, read_yaml, signature
 from pipeline.errors import UserError
 from pipeline.files import read_json
+from pipeline.report.cost import PREFIX, cost_of, device_of
 from pipeline.report.differences import differing_keys
-from pipeline.report.record import Missing, Outcome, Record, UnusableError, read_evaluation
+from pipeline.report.record import Cost, Missing, Outcome, Record, UnusableError, read_evaluation
 from pipeline.run_folder import RunFolder
 
 
@@ -28,6 +30,10 @@ class Cell:
     folder: RunFolder
     tasks: tuple[str, ...]
     reason: str | None = None
+    group: str = ""
+    """Rows of several groups (models) may have one name."""
+    config: RunConfig | None = field(default=None, compare=False)
+    """As planned; a layout finds the run's place by it."""
 
 
 def collect(cells: Sequence[Cell]) -> list[Outcome]:
@@ -39,8 +45,15 @@ def collect(cells: Sequence[Cell]) -> list[Outcome]:
     configs = {cell.folder.root: read_config(cell.folder) for cell in cells}
     check_rows(cells, configs)
     outcomes = [outcome for cell in cells for outcome in _outcomes(cell, configs[cell.folder.root])]
-    outcomes = _agreeing(outcomes, lambda o: (o.row, o.task), lambda r: {"prepared data": r.prepared_key}, "the row")
+    outcomes = _agreeing(
+        outcomes, lambda o: (o.group, o.row, o.task), lambda r: {"prepared data": r.prepared_key}, "the row"
+    )
     return _agreeing(outcomes, lambda o: o.task, lambda r: r.evaluation.conditions, "the column")
+
+
+def models_gone(cells: Sequence[Cell]) -> list[Path]:
+    """Trained runs whose model is no longer there: their numbers count, but nobody can measure them again."""
+    return [cell.folder.root for cell in cells if cell.folder.train_result.exists() and not cell.folder.model.exists()]
 
 
 def read_config(folder: RunFolder) -> RunConfig | None:
@@ -49,7 +62,17 @@ def read_config(folder: RunFolder) -> RunConfig | None:
     Raises:
         UserError: the file is there and is not a valid configuration.
     """
-    return parse_config(read_yaml(folder.config), str(folder.config)) if folder.config.exists() else None
+    try:
+        modified = folder.config.stat().st_mtime_ns
+    except OSError:
+        return None
+    return _parsed(folder.config, modified)
+
+
+@lru_cache(maxsize=20_000)
+def _parsed(path: Path, _modified: int) -> RunConfig:
+    """Read once, though several steps of a report ask for it."""
+    return parse_config(read_yaml(path), str(path))
 
 
 def check_rows(cells: Iterable[Cell], configs: dict[Path, RunConfig | None]) -> None:
@@ -58,10 +81,10 @@ def check_rows(cells: Iterable[Cell], configs: dict[Path, RunConfig | None]) -> 
     Raises:
         UserError: naming the row, the run folders and the keys in which they differ.
     """
-    groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
         for task in cell.tasks:
-            groups[cell.row, task].append(cell)
+            groups[cell.group, cell.row, task].append(cell)
     for group in dict.fromkeys(tuple(group) for group in groups.values()):
         _check_group(group, configs)
 
@@ -88,6 +111,8 @@ def _check_pair(first: tuple[Cell, RunConfig], second: tuple[Cell, RunConfig]) -
     cell, config = second
     if cell.seed is not None and cell.seed != config.seed:
         raise UserError(f"{cell.folder.config}: has seed {config.seed}, but row {cell.row!r} expects seed {cell.seed}")
+    if first[1].model_copy(update={"seed": config.seed, "name": config.name}) == config:
+        return
     keys = differing_keys([first[1], config])
     if keys:
         raise UserError(
@@ -101,15 +126,22 @@ def _outcomes(cell: Cell, config: RunConfig | None) -> list[Outcome]:
         if config is None:
             raise UnusableError("not started")
         expected = signature(config)
-        prepared_key = _trained_on(cell.folder, config, expected)
+        trained = _training(cell.folder, config, expected)
     except UnusableError as error:
-        reason = cell.reason or str(error)
-        return [Missing(cell.row, task, cell.seed, cell.folder.root, reason) for task in cell.tasks]
-    return _same_weights([_outcome(cell, task, config, expected, prepared_key) for task in cell.tasks])
+        return [_missing(cell, task, cell.reason or str(error)) for task in cell.tasks]
+    found = [
+        _cost(cell, task, trained) if task.startswith(PREFIX) else _outcome(cell, task, config, expected, trained)
+        for task in cell.tasks
+    ]
+    return _same_weights(found)
 
 
-def _trained_on(folder: RunFolder, config: RunConfig, expected: str) -> str | None:
-    """Key of the data that the finished training used; None for a model that is not trained."""
+def _missing(cell: Cell, task: str, reason: str) -> Missing:
+    return Missing(cell.row, cell.group, task, cell.seed, cell.folder.root, reason)
+
+
+def _training(folder: RunFolder, config: RunConfig, expected: str) -> dict[str, Any] | None:
+    """The result of the finished training; None for a model that is not trained."""
     if config.tuning.kind == "none":
         return None
     result = read_json(folder.train_result)
@@ -117,19 +149,31 @@ def _trained_on(folder: RunFolder, config: RunConfig, expected: str) -> str | No
         raise UnusableError("training result is damaged" if folder.train_result.exists() else "not trained")
     if result.get("signature") != expected:
         raise UnusableError(f"trained with another configuration (signature {result.get('signature')})")
-    key = result.get("prepared_key")
-    return None if key is None else str(key)
+    return result
 
 
-def _outcome(cell: Cell, task: str, config: RunConfig, expected: str, prepared_key: str | None) -> Outcome:
+def _outcome(cell: Cell, task: str, config: RunConfig, expected: str, trained: dict[str, Any] | None) -> Outcome:
     name, _, metric = task.partition(":")
     root, path = cell.folder.root, cell.folder.evaluation(name)
     try:
         evaluation = read_evaluation(path, name, config, expected, metric or None)
     except UnusableError as error:
-        reason = cell.reason if cell.reason and not path.exists() else str(error)
-        return Missing(cell.row, task, cell.seed, root, reason)
-    return Record(cell.row, task, cell.seed, root, path, evaluation, prepared_key)
+        return _missing(cell, task, cell.reason if cell.reason and not path.exists() else str(error))
+    key = (trained or {}).get("prepared_key")
+    prepared_key = None if key is None else str(key)
+    return Record(cell.row, cell.group, task, cell.seed, root, path, evaluation, prepared_key)
+
+
+def _cost(cell: Cell, key: str, trained: dict[str, Any] | None) -> Outcome:
+    root, path = cell.folder.root, cell.folder.train_result
+    if trained is None:
+        return _missing(cell, key, "nothing is trained")
+    try:
+        value = cost_of(key, trained)
+    except UnusableError as error:
+        return _missing(cell, key, str(error))
+    facts = {"signature": trained["signature"], "device": device_of(trained), "versions": trained.get("versions", {})}
+    return Cost(cell.row, cell.group, key, cell.seed, root, path, value, facts)
 
 
 def _same_weights(outcomes: list[Outcome]) -> list[Outcome]:

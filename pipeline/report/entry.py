@@ -1,43 +1,67 @@
 """The parts of a table and how its numbers are written."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from pipeline.report.record import Missing, Record
+from pipeline.report.comparison import Comparison
+from pipeline.report.record import Measurement, Missing
 from pipeline.report.statistics import Summary
+from pipeline.report.unit import PERCENT, Unit
 
 
 @dataclass(frozen=True)
 class Column:
-    """One task, or the average of all tasks."""
+    """One task, the average of all tasks, or a cost.
+
+    `key` is what the runs call it (task, or task:metric), `name` is its heading.
+    """
 
     name: str
+    key: str = ""
     metric: str | None = None
-    percent: bool = True
+    unit: Unit = PERCENT
     lower_is_better: bool = False
     documents: int | None = None
     limit: int | None = None
     is_average: bool = False
+    is_cost: bool = False
+
+    @property
+    def percent(self) -> bool:
+        return self.unit.name == PERCENT.name
 
 
 @dataclass(frozen=True)
 class Entry:
     """One number: a summary over seeds (as measured, not in percent), and everything it is made of.
 
-    `expected` counts the planned runs, `reference` is the baseline's mean, `mark` the footnote's letter.
+    `expected` counts the planned runs, `reference` is the baseline's mean, `letter` the footnote's, `rank` 1 for the
+    best of its column, 2 for the second best, 0 otherwise.
     """
 
     summary: Summary | None
     expected: int
-    percent: bool = True
+    unit: Unit = PERCENT
     is_average: bool = False
-    records: tuple[Record, ...] = ()
+    records: tuple[Measurement, ...] = ()
     missing: tuple[Missing, ...] = ()
-    best: bool = False
+    rank: int = 0
     reference: float | None = None
     letter: str = ""
     published: str | None = None
     """The number as another source states it, where nothing was measured."""
+    separate: bool = False
+    """The difference to the baseline stands in a column of its own."""
+    shown_spread: str = "std"
+    comparison: Comparison | None = None
+    """With the baseline, document by document."""
+    interval: tuple[float, float] | None = None
+
+    @property
+    def best(self) -> bool:
+        return self.rank == 1
 
     @property
     def n(self) -> int:
@@ -60,20 +84,32 @@ class Entry:
         """The mean, in percent with one decimal (metrics that are no fractions: two decimals); "-" without one."""
         if self.published is not None:
             return self.published
-        return "-" if self.summary is None else self._written(self.summary.mean)
+        return "-" if self.summary is None else self.unit.written(self.summary.mean)
 
     @property
     def spread(self) -> str:
-        """The standard deviation, "" for a single run."""
-        return "" if self.summary is None or self.summary.std is None else self._written(self.summary.std)
+        """`± 7.1`, the standard deviation, or `[53.1, 57.0]`, the interval; "" where there is none or none is asked."""
+        if self.shown_spread == "interval" and self.interval is not None:
+            low, high = map(self.unit.written, self.interval)
+            return f"[{low}, {high}]"
+        if self.shown_spread != "std" or self.summary is None or self.summary.std is None:
+            return ""
+        return f"± {self.unit.written(self.summary.std)}"
 
     @property
     def change(self) -> str:
         """The difference to the baseline, in percentage points with its sign; "" without one."""
-        if self.difference is None:
-            return ""
-        text = f"{'+' if self.difference > 0 else ''}{self._written(self.difference)}"
-        return text.lstrip("+-") if float(text) == 0 else text
+        return "" if self.difference is None else self.unit.signed(self.difference)
+
+    @property
+    def noise(self) -> str:
+        """The mark of a difference that is within noise."""
+        return NOISE if self.comparison is not None and self.comparison.within_noise and self.change else ""
+
+    @property
+    def bracketed(self) -> str:
+        """The difference where it stands behind the number."""
+        return "" if self.separate else self.change
 
     @property
     def mark(self) -> str:
@@ -87,25 +123,42 @@ class Entry:
 
     def value_of(self, seed: int | None) -> float | None:
         """The value of the run with this seed, if it is there."""
-        return next((record.evaluation.value for record in self.records if record.seed == seed), None)
+        return next((record.value for record in self.records if record.seed == seed), None)
 
-    def _written(self, value: float) -> str:
-        return f"{100 * value:.1f}" if self.percent else f"{value:.2f}"
+
+NOISE = "≈"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method: an entry for each column."""
+    """One method (of one group): an entry for each column.
+
+    `label` is what it is called in the table, `name` the method. They differ where published numbers stand beside
+    ours. `marks` are the texts of the columns in front of the numbers.
+    """
 
     name: str
     entries: tuple[Entry, ...]
+    group: str = ""
+    label: str = ""
+    marks: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        return self.label or self.name
 
     @property
     def is_published(self) -> bool:
         """Another source's numbers, not measured here."""
         return any(entry.published is not None for entry in self.entries)
 
-    def change(self, index: int, **values: Any) -> "Row":
+    @property
+    def change(self) -> str:
+        """The difference that stands in a column of its own, with the mark of noise."""
+        found = [entry for entry in self.entries if entry.separate]
+        return f"{found[0].change} {found[0].noise}".strip() if found else ""
+
+    def with_entry(self, index: int, **values: Any) -> "Row":
         """The row with some fields of one entry replaced."""
         entries = list(self.entries)
         entries[index] = replace(entries[index], **values)
@@ -123,13 +176,37 @@ class Table:
     rows: tuple[Row, ...]
     notes: tuple[tuple[str, str], ...]
     """Footnotes: letter and text."""
+    group_heading: str = ""
+    row_heading: str = "method"
+    mark_headings: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Rows of the grids that have no place in the layout."""
+    models_gone: tuple[Path, ...] = ()
+    """Runs in the table whose trained model has been removed."""
 
     @property
+    def lead_headings(self) -> list[str]:
+        """Titles of the columns in front of the numbers."""
+        return [*([self.group_heading] if self.group_heading else []), self.row_heading, *self.mark_headings]
+
+    def lead(self, row: Row) -> list[str]:
+        """Texts of the columns in front of the numbers."""
+        return [*([row.group] if self.group_heading else []), row.shown, *row.marks]
+
+    @cached_property
     def headings(self) -> list[str]:
         """Column titles; the difference of the average stands in a column of its own."""
-        names = [column.name for column in self.columns]
-        return ["method", *names, *([f"Δ {self.baseline}"] if self.has_difference else [])]
+        difference = [f"Δ {self.baseline}"] if self.has_difference else []
+        return [*self.lead_headings, *(column.name for column in self.columns), *difference]
+
+    @cached_property
+    def has_difference(self) -> bool:
+        return any(entry.separate for row in self.rows for entry in row.entries)
 
     @property
-    def has_difference(self) -> bool:
-        return self.baseline is not None and self.columns[-1].is_average
+    def blocks(self) -> list[list[Row]]:
+        """The rows of each group, between which a line is drawn."""
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.group, []).append(row)
+        return list(groups.values())

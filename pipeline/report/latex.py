@@ -1,6 +1,6 @@
 """The table as LaTeX with booktabs: a fragment to \\input into a paper, and a document that compiles as it is."""
 
-from pipeline.report.entry import Entry, Table
+from pipeline.report.entry import NOISE, Entry, Row, Table
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -19,11 +19,16 @@ SPECIAL = {
     "±": r"$\pm$",
     "Δ": r"$\Delta$",
     "…": r"\ldots{}",
+    "≈": r"$\approx$",
+    "≥": r"$\geq$",
+    "•": r"$\bullet$",
     "`": r"\textasciigrave{}",
     "[": "{[}",  # a row that starts with [ or * would be read as an argument of the line break before it
     "*": "{*}",
     "-": "-{}",  # otherwise -- becomes a dash
 }
+
+APPROXIMATELY = r"\,\approx"
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[margin=2cm]{geometry}
@@ -33,14 +38,15 @@ DOCUMENT = r"""\documentclass{article}
 """
 
 
-def render_document(table: Table) -> str:
-    """A whole document with the table."""
-    return DOCUMENT % render_latex(table)
+def render_document(*tables: Table) -> str:
+    """A whole document with the tables."""
+    return DOCUMENT % "\n".join(map(render_latex, tables))
 
 
 def render_latex(table: Table) -> str:
     """A table environment, scaled down where it is wider than the line. It needs \\usepackage{booktabs,graphicx}."""
     headings = [escape(heading) for heading in table.headings]
+    lead = len(table.lead_headings)
     lines = [
         r"\begin{table}[htbp]",
         r"\centering",
@@ -48,11 +54,10 @@ def render_latex(table: Table) -> str:
         r"\setlength{\tabcolsep}{4pt}",
         rf"\caption{{{escape(table.title)}. {escape(table.caption)}}}",
         r"\smallskip",
-        rf"\sbox0{{\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}",
+        rf"\sbox0{{\begin{{tabular}}{{{'l' * lead}{'r' * (len(headings) - lead)}}}",
         r"\toprule",
         _line(headings),
-        r"\midrule",
-        *(_line(_cells(table, index)) for index in range(len(table.rows))),
+        *(line for block in table.blocks for line in [r"\midrule", *_block(table, block)]),
         r"\bottomrule",
         r"\end{tabular}}",
         r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi",
@@ -72,23 +77,31 @@ def _line(cells: list[str]) -> str:
     return f"{' & '.join(cells)} \\\\"
 
 
-def _cells(table: Table, index: int) -> list[str]:
-    row = table.rows[index]
-    difference = [_signed(row.entries[-1].change)] if table.has_difference else []
-    return [escape(row.name), *map(_cell, row.entries), *difference]
+def _block(table: Table, rows: list[Row]) -> list[str]:
+    """The lines of one group, which is named in the first of them only."""
+    lines = []
+    for number, row in enumerate(rows):
+        lead = [escape(text) for text in table.lead(row)]
+        if number and table.group_heading:
+            lead[0] = ""
+        difference = [_signed(row.change)] if table.has_difference else []
+        lines.append(_line([*lead, *map(_cell, row.entries), *difference]))
+    return lines
 
 
 def _cell(entry: Entry) -> str:
     if entry.published is not None:
         return escape(entry.published)
-    text = rf"\textbf{{{entry.value}}}" if entry.best else entry.value
-    text += rf" $\pm$ {entry.spread}" if entry.spread else ""
-    text += f" ({_signed(entry.change)})" if entry.change and not entry.is_average else ""
+    text = escape(entry.value) if entry.value == "-" else entry.value
+    text = {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(entry.rank, text)
+    text += f" {escape(entry.spread)}" if entry.spread else ""
+    text += f" ({_signed(f'{entry.bracketed} {entry.noise}'.strip())})" if entry.bracketed else ""
     return text + (_raised(entry.mark) if entry.mark else "")
 
 
 def _signed(change: str) -> str:
-    return f"${change}$" if change else ""
+    """Difference and mark of noise in mathematics, so that the minus is one."""
+    return f"${change.replace(NOISE, APPROXIMATELY)}$" if change else ""
 
 
 def _raised(text: str) -> str:

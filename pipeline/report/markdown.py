@@ -7,11 +7,11 @@ from pipeline.report.entry import Entry, Table
 
 def render_markdown(table: Table) -> str:
     """Heading, table, caption and notes, each number on one line."""
-    headings = [escape(heading) for heading in table.headings]
-    lines = [_line(headings), _line([":--", *["--:"] * (len(headings) - 1)])]
+    headings, lead = [escape(heading) for heading in table.headings], len(table.lead_headings)
+    lines = [_line(headings), _line([*[":--"] * lead, *["--:"] * (len(headings) - lead)])]
     for row in table.rows:
-        cells = [_cell(entry) for entry in row.entries]
-        lines.append(_line([escape(row.name), *cells, *([row.entries[-1].change] if table.has_difference else [])]))
+        texts = [escape(text) for text in table.lead(row)]
+        lines.append(_line([*texts, *map(_cell, row.entries), *([row.change] if table.has_difference else [])]))
     notes = [f"<sup>{letter}</sup> {escape(text)}  " for letter, text in table.notes]
     parts = [f"# {escape(table.title)}", "\n".join(lines), escape(table.caption), "\n".join(notes)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -29,7 +29,7 @@ def _line(cells: list[str]) -> str:
 def _cell(entry: Entry) -> str:
     if entry.published is not None:
         return escape(entry.published)
-    text = f"**{entry.value}**" if entry.best else entry.value
-    text += f" ± {entry.spread}" if entry.spread else ""
-    text += f" ({entry.change})" if entry.change and not entry.is_average else ""
+    text = {1: f"**{entry.value}**", 2: f"<ins>{entry.value}</ins>"}.get(entry.rank, entry.value)
+    text += f" {escape(entry.spread)}" if entry.spread else ""
+    text += f" ({f'{entry.bracketed} {entry.noise}'.strip()})" if entry.bracketed else ""
     return text + (f" <sup>{entry.mark}</sup>" if entry.mark else "")

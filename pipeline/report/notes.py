@@ -21,7 +21,7 @@ def annotate(rows: Sequence[Row]) -> tuple[list[Row], tuple[tuple[str, str], ...
 
 def _marked(row: Row, letters: dict[str, str]) -> Row:
     for index, entry in enumerate(row.entries):
-        row = row.change(index, letter=letters.get(_note(entry), ""))
+        row = row.with_entry(index, letter=letters.get(_note(entry), ""))
     return row
 
 

@@ -70,6 +70,7 @@ class Record:
     """A number that counts: the evaluation of one run on one task."""
 
     row: str
+    group: str
     task: str
     seed: int | None
     folder: Path
@@ -77,8 +78,44 @@ class Record:
     evaluation: Evaluation
     prepared_key: str | None
 
+    @property
+    def value(self) -> float:
+        return self.evaluation.value
+
     def missing(self, reason: str) -> "Missing":
-        return Missing(self.row, self.task, self.seed, self.folder, reason)
+        return Missing(self.row, self.group, self.task, self.seed, self.folder, reason)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the number was measured with."""
+        found = self.evaluation
+        return {
+            "signature": found.signature,
+            "evaluation_signature": found.evaluation_signature,
+            "model_fingerprint": found.model_fingerprint,
+            "prepared_key": self.prepared_key,
+            "template_hash": found.template_hash,
+            "task_hash": found.task_hash,
+            "task_version": found.task_version,
+            "versions": found.versions,
+        }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A number that counts: what training one run took, as measured (seconds, bytes, tokens a second, parameters)."""
+
+    row: str
+    group: str
+    task: str
+    seed: int | None
+    folder: Path
+    file: Path
+    value: float
+    facts: dict[str, Any]
+
+
+Measurement = Record | Cost
 
 
 @dataclass(frozen=True)
@@ -86,13 +123,14 @@ class Missing:
     """A number that was planned and is not there (or does not count), and why."""
 
     row: str
+    group: str
     task: str
     seed: int | None
     folder: Path
     reason: str
 
 
-Outcome = Record | Missing
+Outcome = Measurement | Missing
 
 
 def is_fraction(metric: str) -> bool:

@@ -4,133 +4,237 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from pipeline.errors import UserError
+from pipeline.report.arrangement import arranged
 from pipeline.report.caption import caption
-from pipeline.report.collect import Cell, collect
+from pipeline.report.collect import Cell, collect, models_gone
+from pipeline.report.cost import COSTS, PREFIX
 from pipeline.report.entry import Column, Entry, Row, Table
+from pipeline.report.layout import PLAIN, Layout
 from pipeline.report.notes import annotate
+from pipeline.report.pivot import pivoted
+from pipeline.report.published import with_published
 from pipeline.report.record import Missing, Outcome, Record, is_fraction
 from pipeline.report.statistics import mean_of_all, summarise
+from pipeline.report.unit import BARE, PERCENT, Unit
 
-AVERAGE = "average"
+MARK = "•"
 
 
 def build_table(
     cells: Sequence[Cell],
     title: str,
     baseline: str | None = None,
-    task_differences: bool = False,
+    layout: Layout = PLAIN,
     reference: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    with_reference: bool = False,
 ) -> Table:
     """Collect the cells and compute every number of the table.
 
     Args:
-        baseline: the row that others are compared with; None: no differences.
-        task_differences: also give each task's difference to the baseline.
+        title: where the layout has none.
+        baseline: the row that others are compared with, where the layout names none; None: no differences.
         reference: label -> column -> published number, which become the last rows.
+        with_reference: show the layout's published numbers too, each under the row that it belongs to.
 
     Raises:
         UserError: there is nothing to show, the baseline is unknown, or a row mixes more than seeds.
     """
-    names = list(dict.fromkeys(cell.row for cell in cells))
-    tasks = list(dict.fromkeys(task for cell in cells for task in cell.tasks))
-    if not tasks:
+    placed, left_out = arranged(cells, layout)
+    columns, places = _columns(placed, layout), _places(placed, layout, with_reference)
+    if not columns and places:
         raise UserError("nothing to report: no run has an evaluation task (evaluation.tasks)")
+    baseline = layout.baseline or baseline
+    _check_baseline(baseline, places, layout)
+    outcomes = collect(placed)
+    columns = [_measured(column, outcomes, layout) for column in columns]
+    rows = _rows(places, columns, outcomes, layout)
+    columns, rows = _with_average(columns, rows, layout)
+    rows = [row for group in _by_group(rows) for row in _ranked(group, columns, layout.highlight)]
+    rows = _with_differences(rows, columns, baseline, layout)
+    rows = _tested(rows, baseline, layout)
+    rows = with_published(rows, columns, layout.reference if with_reference else {}, reference)
+    table = Table(
+        layout.title or title, "", baseline, tuple(columns), tuple(rows), (),
+        group_heading="model" if layout.groups is not None else "",
+        mark_headings=tuple(layout.marks), left_out=left_out, models_gone=tuple(models_gone(placed)),
+    )  # fmt: skip
+    table = pivoted(replace(table, caption=caption(table, layout)), layout)
+    rows, notes = annotate(table.rows)
+    return replace(table, rows=tuple(rows), notes=notes)
+
+
+def cost_table(cells: Sequence[Cell], layout: Layout) -> Table | None:
+    """What training took, by the rows of the layout; None where nothing was trained."""
+    changes: dict[str, Any] = {
+        "title": "Cost of training", "columns": {}, "average": None, "cost": tuple(COSTS), "arrange": "tasks",
+        "differences": "none", "highlight": 0, "spread": "std", "marks": {}, "reference": {},
+    }  # fmt: skip
+    table = build_table(cells, "", None, layout.model_copy(update=changes))
+    return table if any(entry.summary for row in table.rows for entry in row.entries) else None
+
+
+def _columns(cells: Sequence[Cell], layout: Layout) -> list[Column]:
+    tasks = dict.fromkeys(task for cell in cells for task in cell.tasks if not task.startswith(PREFIX))
+    named = layout.columns if layout.columns is not None else {task: task for task in tasks}
+    costs = [
+        Column(COSTS[name].heading, f"{PREFIX}{name}", unit=COSTS[name].unit, is_cost=True,
+               lower_is_better=COSTS[name].lower_is_better)
+        for name in layout.cost
+    ]  # fmt: skip
+    return [*(Column(heading, task) for heading, task in named.items()), *costs]
+
+
+Place = tuple[str, str]
+"""Block and row."""
+
+
+def _places(cells: Sequence[Cell], layout: Layout, with_reference: bool) -> list[Place]:
+    """The rows of the table: those of the layout in every block that has a run (or a published number to show)."""
+    found = dict.fromkeys((cell.group, cell.row) for cell in cells)
+    published = [(group, row) for group, rows in layout.reference.items() for row in rows] if with_reference else []
+    known = list((layout.groups or {}).values())
+    groups = dict.fromkeys(group for group, _ in [*found, *published])
+    ordered = sorted(groups, key=lambda group: known.index(group) if group in known else len(known))
+    names = list(layout.rows) if layout.rows is not None else list(dict.fromkeys(row for _, row in found))
+    return [(group, name) for group in ordered for name in names if layout.rows is not None or (group, name) in found]
+
+
+def _check_baseline(baseline: str | None, places: Sequence[Place], layout: Layout) -> None:
+    names = list(dict.fromkeys(row for _, row in places))
+    if not names and layout.rows is None:
+        raise UserError("nothing to report: there are no runs")
+    if not names:
+        rows = ", ".join(layout.rows or {})
+        raise UserError(f"nothing to report: no run fits into a row of the layout (rows: {rows})")
     if baseline is not None and baseline not in names:
         raise UserError(f"baseline {baseline!r} is not a row of the table: use one of {', '.join(names)}")
-    outcomes = collect(cells)
-    columns = [_column(task, outcomes) for task in tasks]
-    rows = _rows(names, columns, outcomes)
-    columns = _with_average(columns)
-    rows = [replace(row, entries=row.entries[: len(columns)]) for row in rows]
-    rows = _with_differences(_with_best(rows, columns), columns, baseline, task_differences)
-    rows, notes = annotate([*rows, *(_published(label, texts, columns) for label, texts in reference.items())])
-    table = Table(title, "", baseline, tuple(columns), tuple(rows), notes)
-    return replace(table, caption=caption(table))
 
 
-def _column(task: str, outcomes: Sequence[Outcome]) -> Column:
+def _measured(column: Column, outcomes: Sequence[Outcome], layout: Layout) -> Column:
     """What the column measures, from its records: `collect` made sure that they agree."""
-    record = next((o for o in outcomes if isinstance(o, Record) and o.task == task), None)
+    record = next((o for o in outcomes if isinstance(o, Record) and o.task == column.key), None)
     if record is None:
-        return Column(task)
+        return column
     found = record.evaluation
-    return Column(
-        task,
+    return replace(
+        column,
         metric=found.main_metric,
-        percent=is_fraction(found.main_metric),
+        unit=replace(PERCENT, decimals=layout.decimals) if is_fraction(found.main_metric) else BARE,
         lower_is_better=found.lower_is_better,
         documents=found.documents,
         limit=found.limit,
     )
 
 
-def _rows(names: Sequence[str], columns: Sequence[Column], outcomes: Sequence[Outcome]) -> list[Row]:
-    groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+def _rows(places: Sequence[Place], columns: Sequence[Column], outcomes: Sequence[Outcome], layout: Layout) -> list[Row]:
+    groups: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
-        groups[outcome.row, outcome.task].append(outcome)
-    tasks = [[_entry(groups[name, column.name], column) for column in columns] for name in names]
-    return [Row(name, (*entries, _average(entries))) for name, entries in zip(names, tasks, strict=True)]
+        groups[outcome.group, outcome.row, outcome.task].append(outcome)
+    return [
+        Row(
+            name,
+            tuple(_entry(groups[group, name, column.key], column, layout) for column in columns),
+            group=group,
+            marks=tuple(MARK if name in names else "" for names in layout.marks.values()),
+        )
+        for group, name in places
+    ]
 
 
-def _entry(outcomes: Sequence[Outcome], column: Column) -> Entry:
-    records = tuple(outcome for outcome in outcomes if isinstance(outcome, Record))
+def _entry(outcomes: Sequence[Outcome], column: Column, layout: Layout) -> Entry:
+    records = tuple(outcome for outcome in outcomes if not isinstance(outcome, Missing))
     missing = tuple(outcome for outcome in outcomes if isinstance(outcome, Missing))
     return Entry(
-        summarise([record.evaluation.value for record in records]),
+        summarise([record.value for record in records]),
         expected=len(outcomes),
-        percent=column.percent,
+        unit=column.unit,
         records=records,
         missing=missing,
+        shown_spread=layout.spread,
     )
 
 
-def _published(label: str, texts: Mapping[str, str], columns: Sequence[Column]) -> Row:
-    return Row(label, tuple(Entry(None, 0, published=texts.get(column.name, "-")) for column in columns))
+def _with_average(columns: list[Column], rows: list[Row], layout: Layout) -> tuple[list[Column], list[Row]]:
+    """An average exists only of percentages for which more is better. It stands behind the tasks."""
+    tasks = [column for column in columns if not column.is_cost]
+    if layout.average is None or not tasks or any(c.unit.name != PERCENT.name or c.lower_is_better for c in tasks):
+        return columns, rows
+    unit = replace(PERCENT, decimals=layout.decimals)
+    average = Column(layout.average, is_average=True, unit=unit)
+    end = len(tasks)
+    rows = [
+        replace(row, entries=(*row.entries[:end], _average(row.entries[:end], unit, layout), *row.entries[end:]))
+        for row in rows
+    ]
+    return [*tasks, average, *columns[end:]], rows
 
 
-def _average(entries: Sequence[Entry]) -> Entry:
+def _average(entries: Sequence[Entry], unit: Unit, layout: Layout) -> Entry:
     """Over seeds, of each seed's mean over tasks. A seed without every task does not count."""
     seeds = dict.fromkeys(seed for entry in entries for seed in entry.seeds)
     values = [mean_of_all([entry.value_of(seed) for entry in entries]) for seed in seeds]
-    return Entry(summarise(values), expected=len(seeds), is_average=True)
+    return Entry(
+        summarise(values),
+        expected=len(seeds),
+        unit=unit,
+        is_average=True,
+        records=tuple(record for entry in entries for record in entry.records),
+        missing=tuple(missing for entry in entries for missing in entry.missing),
+        shown_spread=layout.spread,
+    )
 
 
-def _with_average(columns: list[Column]) -> list[Column]:
-    """An average exists only of percentages for which more is better."""
-    if all(column.percent and not column.lower_is_better for column in columns):
-        return [*columns, Column(AVERAGE, is_average=True)]
-    return columns
+def _tested(rows: list[Row], baseline: str | None, layout: Layout) -> list[Row]:
+    """With intervals and tests, where the table shows some: reading every document takes time."""
+    if (baseline is None or layout.differences == "none") and layout.spread != "interval":
+        return rows
+    from pipeline.report.significance import Significance  # loads SciPy and statsmodels
+
+    return Significance().annotate(rows, baseline)
 
 
-def _with_best(rows: list[Row], columns: Sequence[Column]) -> list[Row]:
+def _by_group(rows: Sequence[Row]) -> list[list[Row]]:
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.group].append(row)
+    return list(groups.values())
+
+
+def _ranked(rows: list[Row], columns: Sequence[Column], highlight: int) -> list[Row]:
     for index, column in enumerate(columns):
-        best = _best_text([row.entries[index] for row in rows], column.lower_is_better)
+        if column.is_cost:
+            continue
+        best = _best_texts([row.entries[index] for row in rows], column.lower_is_better)[:highlight]
+        ranks = {text: rank for rank, text in enumerate(best, start=1)}
         rows = [
-            row.change(index, best=row.entries[index].complete and row.entries[index].value == best) for row in rows
+            row.with_entry(index, rank=ranks.get(row.entries[index].value, 0) if row.entries[index].complete else 0)
+            for row in rows
         ]
     return rows
 
 
-def _best_text(entries: Sequence[Entry], lower_is_better: bool) -> str | None:
-    """How the best complete value is shown: what looks equal is a tie. None: there is nothing to compare."""
-    complete = [entry for entry in entries if entry.complete]
+def _best_texts(entries: Sequence[Entry], lower_is_better: bool) -> list[str]:
+    """How the complete values are shown, best first: what looks equal is a tie. []: there is nothing to compare."""
+    complete = [(entry.summary.mean, entry.value) for entry in entries if entry.complete and entry.summary]
     if len(complete) < 2:
-        return None
-    pick = min if lower_is_better else max
-    return pick(complete, key=lambda entry: entry.summary.mean if entry.summary else 0.0).value
+        return []
+    return list(dict.fromkeys(text for _, text in sorted(complete, reverse=not lower_is_better)))
 
 
-def _with_differences(
-    rows: list[Row], columns: Sequence[Column], baseline: str | None, task_differences: bool
-) -> list[Row]:
-    base = next((row for row in rows if row.name == baseline), None)
-    for index, column in enumerate(columns):
-        if base is not None and (column.is_average or task_differences):
-            reference = base.entries[index].summary
-            rows = [
-                row if row.name == baseline else row.change(index, reference=reference and reference.mean)
-                for row in rows
-            ]
+def _with_differences(rows: list[Row], columns: Sequence[Column], baseline: str | None, layout: Layout) -> list[Row]:
+    """Set the baseline's means beside the others'. An average's difference stands in a column of its own."""
+    if baseline is None or layout.differences == "none":
+        return rows
+    bases = {row.group: row for row in rows if row.name == baseline}
+    wanted = [c.is_average or (layout.differences == "tasks" and not c.is_cost) for c in columns]
+    for index in (index for index, is_wanted in enumerate(wanted) if is_wanted):
+        separate = columns[index].is_average and layout.arrange == "tasks"
+        for number, row in enumerate(rows):
+            base = bases.get(row.group)
+            summary = base.entries[index].summary if base is not None and base is not row else None
+            reference = summary.mean if summary and row.name != baseline else None
+            rows[number] = row.with_entry(index, reference=reference, separate=separate)
     return rows

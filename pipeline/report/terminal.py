@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
-from pipeline.report.entry import Entry, Table
+from pipeline.report.entry import Entry, Row, Table
 
 
 def render_terminal(table: Table, console: Console) -> RenderableType:
@@ -20,7 +20,7 @@ def render_terminal(table: Table, console: Console) -> RenderableType:
 
 
 def _grids(table: Table, console: Console) -> Sequence[Grid]:
-    every = range(len(table.headings) - 1)
+    every = range(len(table.headings) - len(table.lead_headings))
     for stacked in (False, True):
         if _fits(_grid(table, every, stacked, console), console):
             return [_grid(table, every, stacked, console)]
@@ -35,25 +35,33 @@ def _fits(grid: Grid, console: Console) -> bool:
 
 def _grid(table: Table, columns: Sequence[int], stacked: bool, console: Console) -> Grid:
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=stacked)
-    grid.add_column(table.headings[0], overflow="fold", max_width=max(12, console.width // 3))
+    for heading in table.lead_headings:
+        grid.add_column(Text(heading), overflow="fold", max_width=max(12, console.width // 3))
     for index in columns:
-        grid.add_column(Text(table.headings[index + 1]), justify="right", no_wrap=True)
-    for row in table.rows:
-        texts = [_text(entry, stacked) for entry in row.entries]
-        if table.has_difference:
-            texts.append(Text(row.entries[-1].change))
-        grid.add_row(Text(row.name), *(texts[index] for index in columns))
+        grid.add_column(Text(table.headings[len(table.lead_headings) + index]), justify="right", no_wrap=True)
+    for block in table.blocks:
+        for number, row in enumerate(block):
+            texts = [_text(entry, stacked) for entry in row.entries]
+            texts += [Text(row.change)] if table.has_difference else []
+            grid.add_row(*_lead(table, row, number), *(texts[index] for index in columns))
+        grid.add_section()
     return grid
+
+
+def _lead(table: Table, row: Row, number: int) -> list[Text]:
+    """Texts in front of the numbers; a group is named in its first row only."""
+    texts = table.lead(row)
+    return [Text("" if number and table.group_heading and not place else text) for place, text in enumerate(texts)]
 
 
 def _text(entry: Entry, stacked: bool) -> Text:
     text = Text(entry.value, style="")
-    text.stylize("bold" if entry.best else "")
+    text.stylize({1: "bold", 2: "underline"}.get(entry.rank, ""))
     gap = "\n" if stacked else " "
     if entry.spread:
-        text.append("\n±" if stacked else " ± ", style="dim").append(entry.spread, style="dim")
-    if entry.change and not entry.is_average:
-        text.append(f"{gap}({entry.change})", style="dim")
+        text.append(f"{gap}{entry.spread.replace('± ', '±') if stacked else entry.spread}", style="dim")
+    if entry.bracketed:
+        text.append(f"{gap}({f'{entry.bracketed} {entry.noise}'.strip()})", style="dim")
     if entry.mark:
         text.append(f"{gap if len(entry.mark) > 1 else ' '}{entry.mark}", style="yellow")
     return text

@@ -137,6 +137,11 @@ class Engine:
     def _all_ids(self, share: Share) -> str:
         return ", ".join(sample for part in self.ranks.gather(_ids(share.micro_batches)) for sample in part)
 
+    @property
+    def device_name(self) -> str:
+        """The GPU's model, or "CPU"."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type.upper()
+
     def peak_memory(self) -> int:
         """Peak bytes so far: of the GPU's tensors, or of this process."""
         if self.device.type == "cuda":

@@ -137,5 +137,6 @@ def _summary(loop: TrainingLoop, model: DualBranch) -> dict[str, Any]:
         "total_parameters": _size(model.parameters()),
         "held_bytes": held_bytes(loop.engine),
         "peak_memory_bytes": max(loop.ranks.gather(loop.engine.peak_memory())),
+        "device": loop.engine.device_name,
         "alphas": model.alphas(),
     }

@@ -36,9 +36,15 @@ def evaluation(config: RunConfig, task: str, value: Any) -> dict[str, Any]:
     }
 
 
+TRAINING = {"wall_seconds": 3600.0, "tokens_per_second": 250.0, "peak_memory_bytes": 2e9, "device": "GPU X"}
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., Cell]:
-    """`make_run("LoRA", 42, {"piqa": 0.5}, method="causal")` writes a run folder and returns its cell."""
+    """`make_run("LoRA", 42, {"piqa": 0.5}, method="causal")` writes a run folder and returns its cell.
+
+    A value may be a list: then it holds the documents' values, whose mean is the score.
+    """
 
     def make(row: str, seed: int | None, values: dict[str, Any], **settings: Any) -> Cell:
         changes = {task: settings.pop(task) for task in list(settings) if task in values}
@@ -47,27 +53,41 @@ def make_run(tmp_path: Path) -> Callable[..., Cell]:
         tuning = settings.pop("tuning", "none" if seed is None else "lora")
         raw = {
             "seed": 42 if seed is None else seed,
-            "model": {"name": "models/tiny"},
+            "model": {"name": settings.pop("model", "models/tiny")},
             "method": settings.pop("method", "causal"),
-            "tuning": {"kind": tuning},
-            "data": {"sources": [{"path": "train.jsonl"}]},
+            "tuning": tuning if isinstance(tuning, dict) else {"kind": tuning},
+            "data": settings.pop("data", {"sources": [{"path": "train.jsonl"}]}),
             "evaluation": {"tasks": list(tasks), "limit": settings.pop("limit", None)},
             "paths": {"runs": str(tmp_path / "runs")},
             "training": settings.pop("training", {}),
         }
-        prepared_key = settings.pop("prepared_key", "data-1")
+        prepared_key, result = settings.pop("prepared_key", "data-1"), settings.pop("result", {})
         assert not settings, f"unused settings {settings}"
+        raw["method"] = raw["method"] if isinstance(raw["method"], dict) else {"name": raw["method"]}
         config = parse_config(raw, "test")
         folder = RunFolder.of(config)
         folder.create(config)
-        if trained and tuning != "none":
-            write(folder.train_result, {"signature": signature(config), "prepared_key": prepared_key})
+        if trained and config.tuning.kind != "none":
+            folder.model.mkdir(exist_ok=True)
+            facts = {"signature": signature(config), "prepared_key": prepared_key, "trainable_parameters": 10**7}
+            write(folder.train_result, {**TRAINING, **facts, **result})
         for task, value in values.items():
             if value is not None:
-                write(folder.evaluation(task), evaluation(config, task, value) | changes.get(task, {}))
-        return Cell(row, seed, folder, tuple(tasks), reason)
+                write_evaluation(folder, config, task, value, changes.get(task, {}))
+        return Cell(row, seed, folder, tuple(tasks), reason, config=config)
 
     return make
+
+
+def write_evaluation(folder: RunFolder, config: RunConfig, task: str, value: Any, changes: dict[str, Any]) -> None:
+    documents = value if isinstance(value, list) else []
+    score = sum(documents) / len(documents) if documents else value
+    count = {"documents": len(documents)} if documents else {}
+    write(folder.evaluation(task), evaluation(config, task, score) | count | changes)
+    lines = [json.dumps({"doc_id": i, "prompt_hash": f"p{i}", "answer": 0, "prediction": int(not right),
+                         "metrics": {"acc": float(right)}}) for i, right in enumerate(documents)]  # fmt: skip
+    if documents:
+        folder.samples(task).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def write(path: Path, content: Any) -> None:

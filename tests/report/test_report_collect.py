@@ -162,10 +162,21 @@ def test_bare_folders_are_grouped_by_everything_but_the_seed(make_run: MakeRun) 
     ]
     assert [(cell.row, cell.seed, cell.tasks) for cell in cells_of([cell.folder for cell in cells])] == [
         ("pretrained", None, ("piqa",)),
-        ("causal (lora), training.learning_rate=0.0003", 42, ("piqa",)),
-        ("causal (lora), training.learning_rate=0.0003", 43, ("piqa",)),
-        ("causal (lora), training.learning_rate=0.001", 42, ("piqa",)),
+        ("causal (lora), learning_rate 0.0003", 42, ("piqa",)),
+        ("causal (lora), learning_rate 0.0003", 43, ("piqa",)),
+        ("causal (lora), learning_rate 0.001", 42, ("piqa",)),
         ("bitune (lora)", 42, ("piqa",)),
+    ]
+
+
+def test_labels_of_bare_folders_are_readable(make_run: MakeRun) -> None:
+    sources = [[{"path": "data/a.jsonl"}], [{"path": "data/b.jsonl", "limit": 8}]]
+    cells = [make_run("?", 42, {"piqa": 0.5}, data={"sources": source}) for source in sources]
+    cells.append(make_run("?", 42, {"piqa": 0.5}, data={"sources": sources[0]}, training={"betas": [0.8, 0.999]}))
+    assert [cell.row for cell in cells_of([cell.folder for cell in cells])] == [
+        "causal (lora), limit none, path a.jsonl, betas.1 0.9",
+        "causal (lora), limit 8, path b.jsonl, betas.1 0.9",
+        "causal (lora), limit none, path a.jsonl, betas.1 0.8",
     ]
 
 

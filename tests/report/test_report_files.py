@@ -14,7 +14,7 @@ from rich.console import Console
 from pipeline.report import Cell, report
 
 MakeRun = Callable[..., Cell]
-FILES = ("report.md", "report.tex", "table.tex", "report.json")
+FILES = ("report.md", "report.tex", "table.tex", "report.csv", "report.html", "report.json")
 AWKWARD = r"[x] a_b 50% & #1 {y} $z ~ ^ \ <b> |p| *s* `q` --rank"
 
 
@@ -73,7 +73,7 @@ def test_gaps_are_in_the_provenance(make_run: MakeRun, tmp_path: Path) -> None:
     cell = make_run("A", 42, {"piqa": None})
     report([cell], "T", None, tmp_path, quiet())
     found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["rows"][0]["cells"][0]
-    gap = {"seed": 42, "folder": str(cell.folder.root), "reason": "evaluation of piqa is missing"}
+    gap = {"task": "piqa", "seed": 42, "folder": str(cell.folder.root), "reason": "evaluation of piqa is missing"}
     assert found["value"] is None and found["missing"] == [gap]
 
 

@@ -1,0 +1,45 @@
+"""What a run got right: the values of a metric document by document, which paired tests need."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.report.record import Record
+
+Values = NDArray[np.float64]
+
+MARK = b'"metrics": '
+
+
+def document_values(record: Record) -> Values | None:
+    """Values of the record's metric, one for each document, in the order of the task; None if they don't make up the
+    score.
+
+    Runs of one column were scored on the same documents in the same order: the table has checked their task hash.
+    A perplexity is no mean over documents, and a file may have been edited or removed: then nothing is tested.
+    """
+    found = read_values(record.file.with_suffix(".jsonl"), record.evaluation.main_metric)
+    if found is None or len(found) != record.evaluation.documents:
+        return None
+    return found if abs(float(found.mean()) - record.value) < 1e-6 else None
+
+
+def read_values(path: Path, metric: str) -> Values | None:
+    """The metric's column of a file of records; None where a line lacks it."""
+    try:
+        return np.array([_metrics(line)[metric] for line in path.read_bytes().splitlines()], dtype=np.float64)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _metrics(line: bytes) -> dict[str, float]:
+    """The metrics of one line. They come last, so that the long texts before them need not be parsed."""
+    _, mark, tail = line.rpartition(MARK)
+    if mark:
+        try:
+            return dict(json.loads(tail[:-1]))
+        except ValueError:
+            pass  # some other writer's order of keys
+    return dict(json.loads(line)["metrics"])

@@ -1,0 +1,139 @@
+"""Is a difference to the baseline more than noise? Paired over documents and over seeds.
+
+A score varies for two reasons: other documents could have been asked, and another seed could have been trained with.
+The interval here takes both: the variance of the mean difference is that of the seeds' differences over their number
+plus that of the documents' differences over theirs, with the degrees of freedom of Welch and Satterthwaite. A single
+run says nothing about other seeds: then the interval speaks for this run only.
+
+Beside it stand the usual tests that take the documents alone (paired bootstrap, McNemar) or the seeds alone (paired
+t test).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
+
+from pipeline.report.comparison import CONFIDENCE, Comparison, Interval
+
+RESAMPLES = 5_000
+
+Values = NDArray[np.float64]
+Key = TypeVar("Key")
+
+
+def compare(tasks: Sequence[tuple[Values, Values]]) -> Comparison | None:
+    """Compare on the mean of the tasks' scores.
+
+    Args:
+        tasks: of each task the values of the row and of the baseline, [pairs of runs, documents] both.
+
+    Returns:
+        None where a task has fewer than two documents.
+    """
+    changes = [row - baseline for row, baseline in tasks]
+    if any(change.shape[1] < 2 for change in changes):
+        return None
+    seeds = np.mean([change.mean(axis=1) for change in changes], axis=0)
+    difference = float(seeds.mean())
+    resampled = np.mean([bootstrap_means(c.mean(axis=0), seed=number) for number, c in enumerate(changes)], axis=0)
+    return Comparison(
+        difference,
+        *interval_and_p(changes),
+        documents=sum(change.shape[1] for change in changes),
+        pairs=len(seeds),
+        bootstrap=_percentiles(resampled),
+        bootstrap_p=_bootstrap_p(resampled),
+        seeds_p=_p_of_seeds(seeds),
+        mcnemar=_mcnemar(*tasks[0]) if len(tasks) == 1 else (),
+    )
+
+
+def interval_and_p(tasks: Sequence[Values]) -> tuple[Interval, float]:
+    """Confidence interval of the mean over tasks, and the probability of one as far from zero if there were none.
+
+    Args:
+        tasks: of each task the values, [runs, documents].
+    """
+    seeds = np.mean([values.mean(axis=1) for values in tasks], axis=0)
+    mean = float(seeds.mean())
+    parts = [(float(values.mean(axis=0).var(ddof=1)) / values.shape[1] / len(tasks) ** 2, values.shape[1] - 1)
+             for values in tasks]  # fmt: skip
+    if len(seeds) > 1:
+        parts.append((float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1))
+    variance = sum(part for part, _ in parts)
+    if variance == 0:
+        return (mean, mean), _p_without_variance(mean, min(values.shape[1] for values in tasks))
+    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(variance)
+    return (mean - half, mean + half), float(2 * stats.t.sf(abs(mean) / math.sqrt(variance), freedom))
+
+
+def _p_without_variance(mean: float, documents: int) -> float:
+    """Every document changed by the same amount: a test of signs."""
+    return 1.0 if mean == 0 else float(stats.binomtest(documents, documents).pvalue)
+
+
+def bootstrap_means(changes: Values, resamples: int = RESAMPLES, seed: int = 0) -> Values:
+    """Means of the documents drawn anew with replacement, [resamples].
+
+    Same distribution as `scipy.stats.bootstrap` gives, in a fraction of the time: right and wrong answers take few
+    values, so that only the number of documents with each value has to be drawn.
+    """
+    values, counts = np.unique(changes, return_counts=True)
+    generator = np.random.default_rng(seed)
+    size = max(1, 10_000_000 // len(values))  # draws at a time, within 80 MB
+    parts = [min(size, resamples - start) for start in range(0, resamples, size)]
+    shares = counts / len(changes)
+    return np.concatenate([generator.multinomial(len(changes), shares, part) @ values for part in parts]) / len(changes)
+
+
+def _percentiles(resampled: Values) -> Interval:
+    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+def _bootstrap_p(resampled: Values) -> float:
+    """Two-sided, never zero: the observed sample is one of the resamples."""
+    below, above = int((resampled <= 1e-12).sum()), int((resampled >= -1e-12).sum())
+    return min(1.0, 2 * (min(below, above) + 1) / (len(resampled) + 1))
+
+
+def _p_of_seeds(seeds: Values) -> float | None:
+    """Paired t test over seeds; None where it is not defined."""
+    if len(seeds) < 2 or np.ptp(seeds) == 0:
+        return None
+    return float(stats.ttest_1samp(seeds, 0.0).pvalue)
+
+
+def _mcnemar(row: Values, baseline: Values) -> tuple[float, ...]:
+    """Exact McNemar test of each pair of runs; () where documents are not just right or wrong."""
+    if not np.isin(row, (0, 1)).all() or not np.isin(baseline, (0, 1)).all():
+        return ()
+    return tuple(mcnemar_p(*flips(*pair)) for pair in zip(row, baseline, strict=True))
+
+
+def flips(row: Values, baseline: Values) -> tuple[int, int]:
+    """Documents that only the row got right, and that only the baseline got right."""
+    return int((row > baseline).sum()), int((row < baseline).sum())
+
+
+def mcnemar_p(gained: int, lost: int) -> float:
+    """The probability of so uneven a split of the documents on which two runs disagree."""
+    return float(mcnemar([[0, gained], [lost, 0]], exact=True).pvalue) if gained + lost else 1.0
+
+
+def holm(comparisons: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
+    """The comparisons with p corrected for their number, after Holm."""
+    if not comparisons:
+        return {}
+    adjusted = multipletests([found.p for found in comparisons.values()], method="holm")[1]
+    return {
+        key: replace(found, adjusted=float(p)) for (key, found), p in zip(comparisons.items(), adjusted, strict=True)
+    }

@@ -1,0 +1,57 @@
+"""Every number of a table as one line of CSV, unrounded, for spreadsheets and data frames."""
+
+import csv
+import io
+from typing import Any
+
+from pipeline.report.entry import Column, Entry, Row, Table
+from pipeline.report.statistics import DDOF
+
+HEADINGS = (
+    "table", "model", "method", "column", "task", "metric", "value", "std", "ddof", "n", "planned", "low", "high",
+    "baseline", "difference", "difference_low", "difference_high", "p", "p_holm", "within_noise", "published",
+    "documents", "limit", "seeds", "missing",
+)  # fmt: skip
+
+
+def render_csv(table: Table) -> str:
+    """UTF-8 text with a heading line. Fractions stay fractions, costs are in seconds, bytes and units."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, HEADINGS, lineterminator="\n")
+    writer.writeheader()
+    for row in table.rows:
+        for column, entry in zip(table.columns, row.entries, strict=True):
+            writer.writerow(_line(table, row, column, entry))
+    return text.getvalue()
+
+
+def _line(table: Table, row: Row, column: Column, entry: Entry) -> dict[str, Any]:
+    found = entry.comparison
+    low, high = entry.interval or (None, None)
+    return {
+        "table": table.title,
+        "model": row.group,
+        "method": row.shown,
+        "column": column.name,
+        "task": column.key,
+        "metric": column.metric,
+        "value": entry.summary.mean if entry.summary else None,
+        "std": entry.summary.std if entry.summary else None,
+        "ddof": DDOF if entry.summary and entry.summary.std is not None else None,
+        "n": entry.n,
+        "planned": entry.expected,
+        "low": low,
+        "high": high,
+        "baseline": table.baseline if entry.difference is not None else None,
+        "difference": entry.difference,
+        "difference_low": found.interval[0] if found else None,
+        "difference_high": found.interval[1] if found else None,
+        "p": found.p if found else None,
+        "p_holm": found.adjusted if found else None,
+        "within_noise": found.within_noise if found else None,
+        "published": entry.published,
+        "documents": column.documents,
+        "limit": column.limit,
+        "seeds": " ".join(dict.fromkeys(str(record.seed) for record in entry.records if record.seed is not None)),
+        "missing": "; ".join(dict.fromkeys(missing.reason for missing in entry.missing)),
+    }
