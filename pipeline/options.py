@@ -1,0 +1,22 @@
+"""What the commands have in common: arguments, options, and a line for the user."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of one run.", show_default=False)]
+GridFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="YAML file of one run or of a grid (it has `rows:`).", show_default=False)
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Changes to the file, such as training.epochs=2", show_default=False),
+]
+Processes = Annotated[int, typer.Option(min=1, help="That share one training on this machine, one a GPU.")]
+
+
+def tell(message: str) -> None:
+    """One line for the user. Progress goes to stderr: stdout holds results."""
+    print(message, file=sys.stderr, flush=True)
