@@ -107,7 +107,7 @@ def _bootstrap_p(resampled: Values) -> float:
 
 def _p_of_seeds(seeds: Values) -> float | None:
     """Paired t test over seeds; None where it is not defined."""
-    if len(seeds) < 2 or np.ptp(seeds) == 0:
+    if len(seeds) < 2 or np.ptp(seeds) < 1e-12:
         return None
     return float(stats.ttest_1samp(seeds, 0.0).pvalue)
 
