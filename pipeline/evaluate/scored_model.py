@@ -7,6 +7,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import StageError
 from pipeline.evaluate.spreading import spread
 from pipeline.model import DualBranch, build_model
+from pipeline.model.opening import settle
 from pipeline.run_folder import RunFolder
 
 INITIAL = {"lora_B": 0.0, "vera_lambda_b": 0.0, "ia3_l": 1.0}
@@ -26,7 +27,7 @@ def load_model(config: RunConfig, folder: RunFolder, device: str | None = None) 
         refuse_untrained(model, config)
     if config.evaluation.spread:
         return spread(model.eval())
-    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    return settle(model, device)
 
 
 def refuse_untrained(model: DualBranch, config: RunConfig) -> None:

@@ -9,7 +9,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import UserError
 from pipeline.evaluate.answers import Share
 from pipeline.evaluate.catalogue import TASKS, template_of
-from pipeline.evaluate.fingerprint import missing_tasks, model_fingerprint, own_hash
+from pipeline.evaluate.fingerprint import is_finished, missing_tasks, model_fingerprint, own_hash
 from pipeline.evaluate.harness import BranchedLM
 from pipeline.evaluate.processes import processes_beside
 from pipeline.evaluate.score import Task
@@ -66,7 +66,7 @@ def evaluate_share(config: RunConfig, folder: RunFolder, share: Share) -> list[s
     answer(tasks, lm, share)
     with exclusive(folder, lambda words: None):
         for task in tasks:
-            if task.name not in missing_tasks(config, folder):  # somebody else was here
+            if is_finished(folder, task.name, task.signature):  # somebody else was here
                 task.answers(lm).remove()
             elif task.is_answered(lm):
                 task.score(lm)

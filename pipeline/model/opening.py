@@ -35,4 +35,9 @@ def open_model(name: str, method: str = "causal", device: str | None = None, **b
     else:
         config = ModelConfig(name=name, **given)  # type: ignore[arg-type]
         model = build_model(config, MethodConfig.model_validate(method), TuningConfig(kind="none"), seed=0)
+    return settle(model, device)
+
+
+def settle(model: DualBranch, device: str | None = None) -> DualBranch:
+    """In evaluation mode, on `device`, by default the GPU if there is one."""
     return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
