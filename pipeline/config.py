@@ -26,8 +26,9 @@ UNSIGNED = ("name", "paths", "evaluation", "training.checkpoint_every", "trainin
             "training.log_every", "training.tensorboard", "training.grace_seconds", "training.zero")  # fmt: skip
 """Fields that cannot change what is trained. Evaluation results carry a signature of their own."""
 
-LATER = ("training.micro_batch_tokens",)
-"""Keys younger than the schema version: left out while null, so that runs from before keep their signature."""
+LATER: dict[str, Any] = {"training.micro_batch_tokens": None}
+"""Keys younger than the schema version and their defaults: left out where they have it, so that runs from before keep
+their signature. A path goes through every item of a list."""
 
 SHORTHANDS = {"model": "name", "method": "name", "tuning": "kind"}
 """`method: bitune` means `method: {name: bitune}`; expanded before merging, so that an override
@@ -169,18 +170,21 @@ def signature(config: RunConfig) -> str:
     values = as_dict(config)
     unsigned = (*UNSIGNED, "seed", "data", "training") if config.tuning.kind == "none" else UNSIGNED
     for field in unsigned:
-        _drop(values, field)
-    for field in LATER:
-        _drop(values, field, only=None)
+        _drop(values, field.split("."))
+    for field, default in LATER.items():
+        _drop(values, field.split("."), only=default)
     return digest({"schema": SCHEMA_VERSION, "config": values})
 
 
 ANY = object()
 
 
-def _drop(values: dict[str, Any], dotted: str, only: Any = ANY) -> None:
-    *parents, leaf = dotted.split(".")
-    for parent in parents:
-        values = values.get(parent) or {}
-    if only is ANY or values.get(leaf) is only:
-        values.pop(leaf, None)
+def _drop(values: Any, path: Sequence[str], only: Any = ANY) -> None:
+    """Remove the key at `path`, in every item of the lists on the way; with `only`, where it has that value."""
+    if isinstance(values, list):
+        for item in values:
+            _drop(item, path, only)
+    elif isinstance(values, dict) and len(path) > 1:
+        _drop(values.get(path[0]), path[1:], only)
+    elif isinstance(values, dict) and path[0] in values and (only is ANY or values[path[0]] == only):
+        del values[path[0]]
