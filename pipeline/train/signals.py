@@ -14,6 +14,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Ctrl-C, and what batch systems send before they end a job."""
 DEADLINE = signal.SIGALRM
 """Stands for a deadline that has come."""
+SUPERVISED = "DUALTUNE_SUPERVISED"
+"""Set in jobs, where a batch system and the job's supervisor may each send their signal: the first one counts."""
 
 
 class Interrupted(StageError):
@@ -26,7 +28,7 @@ class Interrupted(StageError):
 
 
 class StopSignals:
-    """While entered, the first signal only sets `received`; a second one acts as usual, at once.
+    """While entered, the first signal only sets `received`; a second one acts as usual, at once (in a job: not at all).
 
     Args:
         grace: seconds from the first signal until the process is ended by force, should a step, a save or
@@ -60,6 +62,8 @@ class StopSignals:
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._received = number
         self._restore()
+        if SUPERVISED in os.environ:
+            self._previous = {each: signal.signal(each, signal.SIG_IGN) for each in SIGNALS}
         name = "deadline" if number == DEADLINE else signal.Signals(number).name
         text = f"\n{name}: stopping after this step, with a checkpoint. Once more: at once.\n"
         os.write(2, text.encode())  # sys.stderr may be in the middle of a write
