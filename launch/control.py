@@ -68,14 +68,20 @@ class Control:
     def submit(self, jobs: int, processes: int, only_failed: bool = False) -> int:
         """Exit status: 0, or 1 when a run on this machine failed. On Slurm, jobs have only begun then."""
         if not self.has_slurm:
-            return run_grid(self.grid, jobs, dry_run=False, with_report=True, tell=tell, processes=processes)
+            chosen = [state.cell for state in self._failed()] if only_failed else None
+            return run_grid(self.grid, jobs, dry_run=False, with_report=True, tell=tell, processes=processes,
+                            chosen=chosen)  # fmt: skip
         plans = plan_cells(self.grid)
         if only_failed:
-            plans = [_again(planned, state) for planned, state in zip(plans, self._look().states(), strict=True)]
+            again = {state.cell.folder.root for state in self._failed()}
+            plans = [_again(planned, planned.cell.folder.root in again) for planned in plans]
         found = Submitter(self.grid, self.profile, tell).submit(plans)
         tell(summary(plans))
         self._show_jobs(found)
         return 0
+
+    def _failed(self) -> list[CellState]:
+        return [state for state in self._look().states() if state.word in AGAIN]
 
     def _look(self) -> Look:
         return Look.now(self.grid, self.has_slurm)
@@ -132,9 +138,9 @@ class Control:
         return self._look().state(self.grid.cells[names.index(name)])
 
 
-def _again(planned: CellPlan, state: CellState) -> CellPlan:
+def _again(planned: CellPlan, has_failed: bool) -> CellPlan:
     """The plan of a cell that has failed; of another one an empty plan."""
-    if state.word not in AGAIN:
+    if not has_failed:
         return CellPlan(planned.cell, {})
     planned.cell.folder.failure.unlink(missing_ok=True)
     return planned

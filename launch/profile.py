@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, field_validator, model_validator
 
 from pipeline.errors import UserError
 from pipeline.faults import explain
@@ -112,6 +112,7 @@ class Profile(Schema):
     """The interpreter of the jobs; null: the one that submits."""
     max_parallel: Count | None = None
     """Tasks of one array that may run at once; null: no limit."""
+    _known: dict[tuple[Job, tuple[int, ...]], Resources] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _check_jobs(self) -> "Profile":
@@ -123,8 +124,13 @@ class Profile(Schema):
 
     def resources(self, job: Job, cell: str = "") -> Resources:
         """What a job of a cell asks for: `job`, over it the stage's own keys, over them the special ones."""
-        matching = [special for special in self.special if fnmatchcase(cell, special.cells)]
-        layers = [getattr(self, job), *(getattr(special, job, {}) for special in matching)]
+        matching = tuple(number for number, special in enumerate(self.special) if fnmatchcase(cell, special.cells))
+        if (job, matching) not in self._known:  # grids are large, shapes are few
+            self._known[job, matching] = self._resources(job, matching)
+        return self._known[job, matching]
+
+    def _resources(self, job: Job, matching: tuple[int, ...]) -> Resources:
+        layers = [getattr(self, job), *(getattr(self.special[number], job, {}) for number in matching)]
         values = self.job.model_dump()
         for layer in layers:
             values |= layer

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
-import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from pipeline.errors import StageError
@@ -27,7 +26,7 @@ def candidates(identity: str) -> Iterator[int]:
     return (FIRST + (first + step) % PORTS for step in range(PORTS))
 
 
-def meet(found: Mapping[str, str]) -> dist.Store:
+def meet(found: Mapping[str, str]) -> TCPStore:
     """The store through which the ranks of this start find each other.
 
     Args:
@@ -47,7 +46,7 @@ def meet(found: Mapping[str, str]) -> dist.Store:
     return store
 
 
-def _open(identity: str, address: str, count: int) -> dist.Store:
+def _open(identity: str, address: str, count: int) -> TCPStore:
     """Binding is the test: what is bound here can't be taken by another job of this node."""
     for port in candidates(identity):
         try:

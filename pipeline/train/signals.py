@@ -61,8 +61,9 @@ class StopSignals:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._received = number
+        is_handled = bool(self._previous)
         self._restore()
-        if SUPERVISED in os.environ:
+        if is_handled and SUPERVISED in os.environ:
             self._previous = {each: signal.signal(each, signal.SIG_IGN) for each in SIGNALS}
         name = "deadline" if number == DEADLINE else signal.Signals(number).name
         text = f"\n{name}: stopping after this step, with a checkpoint. Once more: at once.\n"
