@@ -35,7 +35,7 @@ def run_grid(
         tell(summary(plans))
     if dry_run:
         return 0
-    reasons = _execute(plans, jobs, tell, processes)
+    reasons = _execute(plans, len(grid.cells) > 1, jobs, tell, processes)
     if with_report and grid.tasks:
         write_report(source_of_grids([grid]))
     elif with_report:
@@ -45,8 +45,10 @@ def run_grid(
     return int(bool(reasons))
 
 
-def _execute(plans: Sequence[CellPlan], jobs: int, tell: Tell, processes: int) -> list[tuple[GridCell, str]]:
-    if len(plans) == 1:
+def _execute(
+    plans: Sequence[CellPlan], is_grid: bool, jobs: int, tell: Tell, processes: int
+) -> list[tuple[GridCell, str]]:
+    if len(plans) == 1 and not is_grid:
         cell = plans[0].cell
         run_missing(cell.config, cell.folder, tell, processes=processes)
         return []
