@@ -133,13 +133,13 @@ class Supervisor:
         if not slurm.is_running(self.raw):
             tell("the job is being ended")
             return status
+        self.received = None  # Slurm's signal may arrive before its answer does
         try:
             slurm.requeue(self.raw)
         except StageError as error:
             record_failure(self.folder, self.job, f"cannot be put back into the queue: {error}")
             return status
         tell(f"job {self.raw} is put back into the queue")
-        self.received = None
         until = time.monotonic() + PATIENCE
         while not self.received and time.monotonic() < until:
             time.sleep(POLL)
