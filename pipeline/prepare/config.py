@@ -6,7 +6,7 @@ from pydantic import Field
 
 from pipeline.schema import Schema
 
-Form = Literal["auto", "alpaca", "prompt_completion", "messages", "question_choices"]
+Form = Literal["auto", "alpaca", "prompt_completion", "messages", "sharegpt", "question_choices"]
 
 
 class SourceConfig(Schema):
@@ -36,3 +36,5 @@ class DataConfig(Schema):
     """Rows with more tokens (prompt + answer + EOS) are dropped and counted, never cut."""
     max_dropped_percent: Annotated[float, Field(ge=0, le=100)] = 50.0
     """Above this share of dropped or rejected rows the stage fails."""
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the rows that is not trained on, chosen by the hash of the prompt."""

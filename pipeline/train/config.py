@@ -86,6 +86,8 @@ class TrainingConfig(Schema):
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     loss_reduction: Literal["token", "sample"] = "sample"
     """`token`: mean over all answer tokens of the batch; `sample`: mean over samples of their token means."""
+    validate_every: Annotated[int, Field(ge=1)] | None = None
+    """Updates between losses on the rows that `data.validation_fraction` holds out; the last update always has one."""
     checkpoint_every: Annotated[int, Field(ge=1)] | None = 50
     """Updates between checkpoints; null: none but the end."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2

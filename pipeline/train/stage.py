@@ -25,6 +25,7 @@ from pipeline.train.memory import held_bytes
 from pipeline.train.progress import say
 from pipeline.train.ranks import Ranks, join
 from pipeline.train.sharded import make_sharded_accelerator
+from pipeline.train.split import split
 from pipeline.versions import versions
 
 
@@ -92,7 +93,8 @@ def _train(config: RunConfig, folder: RunFolder, data: PreparedData, ranks: Rank
     ranks.first(checkpoints.refuse_others)  # before anything large is read
     accelerator = make_sharded_accelerator(config.training, ranks) if config.training.zero.stage else None
     model = ranks.together(lambda: build_model(config.model, config.method, config.tuning, config.seed))
-    loop = TrainingLoop(config, folder, model, data, checkpoints, ranks, accelerator)
+    rows, held_out = split(data, config.data.validation_fraction if config.data else 0.0)
+    loop = TrainingLoop(config, folder, model, rows, checkpoints, ranks, accelerator, held_out)
     if ranks.is_main:
         say(_plan(loop, model))
     loop.resume()
@@ -113,8 +115,9 @@ def _plan(loop: TrainingLoop, model: DualBranch) -> str:
     share = _size(parameters) / _size(model.parameters())
     shared_by = f" on {loop.ranks.count} processes" if loop.ranks.count > 1 else ""
     zero = f", ZeRO stage {loop.training.zero.stage}" if loop.training.zero.stage else ""
+    held_out = f", {count} held out" if (count := len(loop.validation.rows)) else ""
     return (
-        f"train: {loop.total_steps} steps over {len(loop.rows)} samples{shared_by}{zero}; "
+        f"train: {loop.total_steps} steps over {len(loop.rows)} samples{held_out}{shared_by}{zero}; "
         f"{len(parameters)} trained tensors with {_size(parameters):,} parameters ({share:.2%} of the model)"
     )
 
@@ -131,6 +134,8 @@ def _summary(loop: TrainingLoop, model: DualBranch) -> dict[str, Any]:
         "samples": len(loop.rows),
         "processes": loop.ranks.count,
         "final_loss": position.loss,
+        "validation_loss": position.validation_loss,
+        "validation_samples": len(loop.validation.rows),
         "wall_seconds": position.seconds,
         "tokens_per_second": position.tokens / position.seconds,
         "trainable_parameters": _size(model.trainable().values()),

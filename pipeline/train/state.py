@@ -42,6 +42,10 @@ class Position:
     """Real tokens of the updates up to here."""
     loss: float | None = None
     """Loss of the last update."""
+    validation_loss: float | None = None
+    """The newest one."""
+    row: dict[str, Any] | None = None
+    """Metrics of the last update, while they wait for its validation."""
 
     def advance(self, loss: float, seconds: float, tokens: int) -> None:
         self.step += 1

@@ -17,7 +17,16 @@ silence()
 
 import torch  # noqa: E402
 from test_stage_train import config_of  # noqa: E402
-from train_runs import LONG_RUN, ROWS, make_model, rank_config, same, samples, weights  # noqa: E402
+from train_runs import (  # noqa: E402
+    LONG_RUN,
+    ROWS,
+    make_model,
+    rank_config,
+    same,
+    samples,
+    validated_losses,
+    weights,
+)
 
 from pipeline.config import RunConfig  # noqa: E402
 from pipeline.errors import StageError  # noqa: E402
@@ -78,6 +87,12 @@ class Case:
             second._update()
         equal = same(whole(second), expected), second.position.loss == straight.position.loss
         return {"equal": self.ranks.gather(equal), "step": second.position.step}
+
+    def validated(self, stage: int) -> dict[str, Any]:
+        """The loss on 9 other rows between updates, in chunks of 5 and 4, and what comes after it."""
+        loop = self.loop(rank_config(self.folder, stage, "lora", "bitune"))
+        found = validated_losses(loop)
+        return {"losses": found, "alike": len({*self.ranks.gather(tuple(found))}) == 1}
 
     def exported(self, stage: int, kind: str) -> dict[str, Any]:
         """Train a little, export, load the folder again in this process, and compare a loss."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from test_stage_train import config_of
-from train_runs import LONG_RUN, ROWS, make_loop, rank_config, samples
+from train_runs import LONG_RUN, ROWS, make_loop, rank_config, samples, validated_losses
 
 from pipeline.config import RunConfig, to_yaml
 from pipeline.errors import StageError
@@ -46,6 +46,7 @@ RESUMED: list[dict[str, Any]] = [
     {"stage": 2, "kind": "full"},
     {"stage": 3, "kind": "full"},
 ]
+VALIDATED = [{"stage": 0}, {"stage": 2}, {"stage": 3}]
 EXPORTED = [{"stage": 3, "kind": "full"}, {"stage": 3, "kind": "vera"}]
 SPOILT = [{"stage": 0}, {"stage": 3}]
 
@@ -91,6 +92,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     cases = [
         *(name("losses", case) for case in LOSSES),
         *(name("resumed", case) for case in RESUMED),
+        *(name("validated", case) for case in VALIDATED),
         *(name("exported", case) for case in EXPORTED),
         *(name("spoilt", case) for case in SPOILT),
         "unwritable",
@@ -153,6 +155,15 @@ def test_lower_stages_share_less_out(two: dict[str, Any], tmp_path: Path) -> Non
 def test_resumed_equals_straight_bit_by_bit(two: dict[str, Any], case: dict[str, Any]) -> None:
     """With dropout: the random states of both ranks are needed."""
     assert two[name("resumed", case)] == {"equal": [[True, True]] * 2, "step": 6}
+
+
+@pytest.mark.parametrize("case", VALIDATED, ids=lambda case: str(case["stage"]))
+def test_validation_on_two_processes_equals_one(two: dict[str, Any], case: dict[str, Any], tmp_path: Path) -> None:
+    """9 rows are 9 rows, and training goes on as if nothing had been between."""
+    found = two[name("validated", case)]
+    assert found["alike"]
+    expected = validated_losses(make_loop(rank_config(tmp_path, 0, "lora", "bitune"), samples(ROWS)))
+    assert found["losses"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("case", EXPORTED, ids=lambda case: "-".join(map(str, case.values())))

@@ -13,6 +13,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.train.checkpoint import Checkpoints
 from pipeline.train.loop import TrainingLoop
 from pipeline.train.share import Packing, Share
+from pipeline.train.validation import Validation
 
 STORIES = Path(__file__).parents[1] / "fixtures" / "stories260K"
 
@@ -120,6 +121,15 @@ def weights(loop: TrainingLoop) -> dict[str, torch.Tensor]:
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     """Bit for bit."""
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def validated_losses(loop: TrainingLoop) -> list[float]:
+    """Validation on 9 other rows before, between and after three updates, and their losses."""
+    validation = Validation(loop.engine, samples(ROWS, seed=3), loop.packing, loop.training.batch_size)
+    found = []
+    for _ in range(3):
+        found += [validation.loss() or 0.0, loop._update()["loss"]]
+    return [*found, validation.loss() or 0.0]
 
 
 TIMES = ("tokens_per_second", "wall_seconds", "peak_memory_bytes")
