@@ -98,13 +98,27 @@ class TrainingLoop:
                 if self.position.row is None:
                     self.position.row = self._update()
                     report(self.position.row)
+                self._is_best, validated = False, None
                 if self._is_validated(signals):
+                    validated = self.position.row.get("validation_loss")
                     self._log(metrics)
                 signal = signals.agreed()
                 if signal or self._is_saved():
                     metrics.sync()
-                    self.checkpoints.save(self.position.step, self.state.write)
+                    self.checkpoints.save(self.position.step, self.state.write, validated)
                 self._stop_if(signal)
+
+    def take_best(self) -> int:
+        """Give the model the weights of the best checkpoint; returns its step. All ranks together.
+
+        Raises:
+            StageError: it is damaged.
+        """
+        best = self.checkpoints.best()
+        assert best is not None  # the first validation made one
+        checkpoint = self.checkpoints.chosen(best.path)
+        self.ranks.together(lambda: self.state.read_weights(checkpoint.path))
+        return checkpoint.step
 
     def _is_done(self) -> bool:
         return self._is_last() and self.position.row is None
@@ -117,6 +131,9 @@ class TrainingLoop:
         if loss is None or self.position.row is None:
             return False
         self.position.validation_loss = loss
+        best = self.position.best_validation_loss
+        self._is_best = best is None or loss < best
+        self.position.best_validation_loss = loss if self._is_best else best
         self.position.row["validation_loss"] = loss
         return True
 
@@ -174,7 +191,7 @@ class TrainingLoop:
         return self._is_last() or self._is_due(self.training.log_every)
 
     def _is_saved(self) -> bool:
-        return self._is_last() or self._is_due(self.training.checkpoint_every)
+        return self._is_last() or self._is_best or self._is_due(self.training.checkpoint_every)
 
     def _is_due(self, every: int | None) -> bool:
         return every is not None and self.position.step % every == 0

@@ -116,12 +116,20 @@ def _train(
     loop.resume()
     signals.check(f"before step {loop.position.step + 1}")
     loop.run(signals)
+    best = loop.take_best() if config.training.export == "best" else None
 
     def add(target: Path) -> None:
         load_tokenizer(config.model).save_pretrained(target)
 
     export(model, folder.model, {**facts, "template_hash": data.manifest["template_hash"]}, add, ranks)
-    result = {**facts, **_summary(loop, model), "versions": versions(), "model_files": model_files(folder.model)}
+    chosen = {} if best is None else {"exported_step": best, "validation_loss": loop.position.best_validation_loss}
+    result = {
+        **facts,
+        **_summary(loop, model),
+        **chosen,
+        "versions": versions(),
+        "model_files": model_files(folder.model),
+    }
     ranks.first(lambda: write_json(folder.train_result, result))
     ranks.first(loop.checkpoints.remove_all)
     return result
