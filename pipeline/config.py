@@ -17,6 +17,7 @@ from pipeline.faults import explain as explain
 from pipeline.faults import keys_of
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
 from pipeline.prepare.config import DataConfig
+from pipeline.prepare.filter_config import FiltersConfig
 from pipeline.schema import Schema
 from pipeline.train.config import TrainingConfig
 from pipeline.yaml_file import read_yaml as read_yaml
@@ -28,6 +29,7 @@ UNSIGNED = ("name", "paths", "evaluation", "training.checkpoint_every", "trainin
 """Fields that cannot change what is trained. Evaluation results carry a signature of their own."""
 
 LATER: dict[str, Any] = {
+    "data.filters": FiltersConfig().model_dump(mode="json"),
     "training.micro_batch_tokens": None,
     "data.validation_fraction": 0.0,
 }

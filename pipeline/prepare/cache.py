@@ -70,6 +70,7 @@ class Writer:
     """Writes rows.arrow and rejects.jsonl as pieces come by."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._stream = pa.ipc.new_stream(str(folder / ROWS), SCHEMA)
         self._rejects = (folder / REJECTS).open("w", encoding="utf-8")
 

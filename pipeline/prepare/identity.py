@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from pipeline.config import digest
 from pipeline.prepare.config import DataConfig
+from pipeline.prepare.filters import Filters
 from pipeline.prepare.sources import Source
 from pipeline.prepare.templates import template_hash
 
@@ -27,7 +28,9 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
     return digest({"tokenizer": hashlib.sha256(json.dumps(content).encode()).hexdigest(), "special": special})
 
 
-def prepared_key(data: DataConfig, sources: Sequence[Source], tokenizer: PreTrainedTokenizerFast) -> str:
+def prepared_key(
+    data: DataConfig, sources: Sequence[Source], tokenizer: PreTrainedTokenizerFast, filters: Filters
+) -> str:
     """Equal on every machine for equal content: paths and output folders don't count, file names do (row ids)."""
     return digest({
         "version": PREPARE_VERSION,
@@ -38,4 +41,5 @@ def prepared_key(data: DataConfig, sources: Sequence[Source], tokenizer: PreTrai
         "template": template_hash(data.template, tokenizer),
         "tokenizer": tokenizer_hash(tokenizer),
         "max_tokens": data.max_tokens,
+        "filters": filters.identity(),
     })  # fmt: skip

@@ -1,12 +1,13 @@
 """The manifest: what was read, what was kept, and why the rest was not."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import StageError, UserError
-from pipeline.prepare.piece import Piece, Reject, lengths_of
+from pipeline.prepare.piece import Piece, lengths_of
 
 EXAMPLES = 3
 """Locations given for each reason; all are in rejects.jsonl."""
@@ -28,6 +29,7 @@ class Tally:
     prompt: Counter[int] = field(default_factory=Counter)
     answer: Counter[int] = field(default_factory=Counter)
     boundary_merges: int = 0
+    overlaps: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, piece: Piece) -> None:
         prompt, answer = lengths_of(piece.rows)
@@ -37,14 +39,9 @@ class Tally:
         self.read += piece.read
         self.boundary_merges += piece.merged
         for reject in piece.rejects:
-            self._set_aside(reject)
-
-    def _set_aside(self, reject: Reject) -> None:
-        reasons = self.dropped if reject.dropped else self.rejected
-        entry = reasons.setdefault(reject.reason, {"count": 0, "examples": []})
-        entry["count"] += 1
-        if len(entry["examples"]) < EXAMPLES:
-            entry["examples"].append(reject.name)
+            _count(self.dropped if reject.dropped else self.rejected, reject.reason, reject.name)
+        for name, evaluation_set in piece.overlaps:
+            _count(self.overlaps, evaluation_set, name)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -56,7 +53,15 @@ class Tally:
                        "per_row": _spread(self.whole)},
             "lengths": {"prompt": histogram(self.prompt), "answer": histogram(self.answer)},
             "boundary_merges": self.boundary_merges,
+            "overlaps": self.overlaps,
         }  # fmt: skip
+
+
+def _count(entries: dict[str, dict[str, Any]], key: str, name: str) -> None:
+    entry = entries.setdefault(key, {"count": 0, "examples": []})
+    entry["count"] += 1
+    if len(entry["examples"]) < EXAMPLES:
+        entry["examples"].append(name)
 
 
 def _total(reasons: dict[str, dict[str, Any]]) -> int:
@@ -97,9 +102,13 @@ def histogram(lengths: Counter[int]) -> list[dict[str, int]]:
 
 def reasons(manifest: dict[str, Any]) -> str:
     """The reasons with their counts and first places, most frequent first."""
-    entries = [*manifest["rejected"].items(), *manifest["dropped"].items()]
-    entries.sort(key=lambda item: -item[1]["count"])
-    return "; ".join(f"{reason}: {entry['count']} ({', '.join(entry['examples'])})" for reason, entry in entries)
+    return counted([*manifest["rejected"].items(), *manifest["dropped"].items()])
+
+
+def counted(entries: Iterable[tuple[str, dict[str, Any]]]) -> str:
+    """Entries with their counts and first places, most frequent first."""
+    ordered = sorted(entries, key=lambda item: -item[1]["count"])
+    return "; ".join(f"{reason}: {entry['count']} ({', '.join(entry['examples'])})" for reason, entry in ordered)
 
 
 def check_loss(manifest: dict[str, Any], max_dropped_percent: float, rejects: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,12 +45,18 @@ class Piece:
     """What became of a chunk."""
 
     rows: pa.RecordBatch
-    """The rows that are kept, of `SCHEMA`."""
+    """The rows that are kept: the columns of `SCHEMA`, and fingerprints where duplicates will be looked for."""
     read: int
     """Rows of the chunk, those set aside included."""
     merged: int = 0
     """Rows with a token that reaches from the prompt into the answer."""
     rejects: list[Reject] = field(default_factory=list)
+    overlaps: list[tuple[str, str]] = field(default_factory=list)
+    """Rows that share words with an evaluation set, and the set."""
+
+
+FACTS = ("read", "merged", "overlaps")
+"""What is written of a piece besides its rows and rejects."""
 
 
 def batch_of(names: list[str], rows: list[Tokens]) -> pa.RecordBatch:
@@ -76,27 +81,31 @@ def lengths_of(rows: pa.RecordBatch) -> tuple[numpy.ndarray, numpy.ndarray]:
 class PieceWriter:
     """Writes pieces to a file, one batch each, however small."""
 
-    def __init__(self, stream: pa.ipc.RecordBatchStreamWriter) -> None:
-        self._stream = stream
+    def __init__(self, path: Path) -> None:
+        self._file = pa.OSFile(str(path), "wb")
+        self._stream: pa.ipc.RecordBatchStreamWriter | None = None
         self.count = 0
         """Pieces put so far."""
 
     def put(self, piece: Piece) -> None:
-        rejects = [vars(reject) for reject in piece.rejects]
-        facts = json.dumps({"read": piece.read, "merged": piece.merged, "rejects": rejects})
+        self._stream = self._stream or pa.ipc.new_stream(self._file, piece.rows.schema)
+        facts = {name: getattr(piece, name) for name in FACTS} | {"rejects": [vars(one) for one in piece.rejects]}
+        self._stream.write_batch(piece.rows, custom_metadata={b"piece": json.dumps(facts).encode()})
         self.count += 1
-        self._stream.write_batch(piece.rows, custom_metadata={b"piece": facts.encode()})
 
+    def __enter__(self) -> "PieceWriter":
+        return self
 
-@contextmanager
-def write_pieces(path: Path, schema: pa.Schema = SCHEMA) -> Iterator[PieceWriter]:
-    """Open a file of pieces for writing."""
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
-        yield PieceWriter(stream)
+    def __exit__(self, *_: object) -> None:
+        if self._stream:
+            self._stream.close()
+        self._file.close()
 
 
 def read_pieces(path: Path) -> Iterator[Piece]:
     """The pieces of a file, in the order in which they were put."""
+    if not path.stat().st_size:
+        return
     with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as stream:
         while True:
             try:
@@ -104,5 +113,5 @@ def read_pieces(path: Path) -> Iterator[Piece]:
             except StopIteration:
                 return
             facts = json.loads(metadata[b"piece"])
-            rejects = [Reject(**values) for values in facts["rejects"]]
-            yield Piece(rows, facts["read"], facts["merged"], rejects)
+            rejects = [Reject(**values) for values in facts.pop("rejects")]
+            yield Piece(rows, rejects=rejects, **facts)

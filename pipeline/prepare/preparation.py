@@ -17,6 +17,7 @@ from pipeline.model import load_tokenizer
 from pipeline.model.config import ModelConfig
 from pipeline.prepare.chunk import ChunkPreparer
 from pipeline.prepare.config import DataConfig
+from pipeline.prepare.filters import Filters
 from pipeline.prepare.forms import check_columns
 from pipeline.prepare.identity import prepared_key, tokenizer_hash
 from pipeline.prepare.piece import Piece
@@ -48,6 +49,7 @@ class Preparation:
     data: DataConfig
     sources: list[Source]
     tokenizer: PreTrainedTokenizerFast
+    filters: Filters
     path: Path
     """Of the prepared rows in the cache; its last part is their key."""
     console: Console
@@ -57,17 +59,18 @@ class Preparation:
         """Open and hash the sources.
 
         Raises:
-            UserError: a source, its columns or the tokenizer can't be used.
+            UserError: a source, its columns, a filter or the tokenizer can't be used.
         """
         if config.data is None:
             raise UserError("data is missing: there is nothing to prepare without data.sources")
         tokenizer = usable_tokenizer(config.model, config.data)
         for source in config.data.sources:
             check_columns(source)
+        filters = Filters.open(config.data.filters, config.evaluation)
         sources = open_sources(config.data.sources)
-        path = config.paths.cache / "prepared" / prepared_key(config.data, sources, tokenizer)
+        path = config.paths.cache / "prepared" / prepared_key(config.data, sources, tokenizer, filters)
         console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-        return cls(config.data, sources, tokenizer, path, console)
+        return cls(config.data, sources, tokenizer, filters, path, console)
 
     def opened(self) -> list[OpenedSource]:
         """The sources with their forms.
@@ -79,7 +82,8 @@ class Preparation:
 
     def pieces(self, opened: list[OpenedSource], processes: int, share: Share = Share()) -> Iterator[Piece]:  # noqa: B008
         """The prepared rows, chunk by chunk in the order of the sources; of a share, only its own chunks."""
-        prepare = ChunkPreparer(self.data, [(one.form, one.source.config) for one in opened], self.tokenizer)
+        forms = [(one.form, one.source.config) for one in opened]
+        prepare = ChunkPreparer(self.data, forms, self.tokenizer, self.filters)
         rows = chain.from_iterable(one.rows() for one in opened)
         own = islice(chunks(rows), share.number - 1, None, share.count)
         with _RowProgress(self.console) as advance:
@@ -96,6 +100,8 @@ class Preparation:
             "template_hash": template_hash(self.data.template, self.tokenizer),
             "tokenizer_hash": tokenizer_hash(self.tokenizer),
             "max_tokens": self.data.max_tokens,
+            "filters": self.filters.identity(),
+            "evaluation_sets": self.filters.sets.sizes if self.filters.sets else {},
             "versions": versions(),
         }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.errors import StageError
 from pipeline.files import atomic_folder, read_json, write_json
-from pipeline.prepare.piece import Piece, read_pieces, write_pieces
+from pipeline.prepare.piece import Piece, PieceWriter, read_pieces
 from pipeline.share import Share
 
 PIECES, COUNT = "pieces.arrow", "count.json"
@@ -44,7 +44,7 @@ class Shares:
             StageError: the folder can't be written.
         """
         with atomic_folder(self._of(share)) as temporary:
-            with write_pieces(temporary / PIECES) as file:
+            with PieceWriter(temporary / PIECES) as file:
                 for piece in pieces:
                     file.put(piece)
             write_json(temporary / COUNT, file.count)

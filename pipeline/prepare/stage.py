@@ -5,7 +5,9 @@ from typing import Any
 from pipeline.config import RunConfig
 from pipeline.files import write_json
 from pipeline.prepare.cache import REJECTS, PreparedData, Writer, load, publish
-from pipeline.prepare.manifest import Tally, check_loss, reasons
+from pipeline.prepare.duplicates import without_duplicates
+from pipeline.prepare.fingerprints import columns_for
+from pipeline.prepare.manifest import Tally, check_loss, counted, reasons
 from pipeline.prepare.preparation import Preparation
 from pipeline.prepare.shares import Shares
 from pipeline.run_folder import RunFolder
@@ -67,7 +69,11 @@ def _write(preparation: Preparation, writer: Writer, processes: int) -> dict[str
     shares = Shares(preparation.path)
     count = shares.complete()
     tally = Tally()
-    for piece in shares.pieces(count) if count else preparation.pieces(opened, processes):
+    pieces = shares.pieces(count) if count else preparation.pieces(opened, processes)
+    duplicates = preparation.data.filters.duplicates
+    if columns_for(duplicates):
+        pieces = without_duplicates(pieces, writer.folder / "duplicates", duplicates)
+    for piece in pieces:
         writer.put(piece)
         tally.add(piece)
     return {**preparation.facts(opened), **tally.as_dict()}
@@ -78,6 +84,9 @@ def _summary(prepared: PreparedData, reused: bool) -> str:
     lost = f", {rows['rejected']} rejected, {rows['dropped']} dropped" if rows["read"] > rows["kept"] else ""
     if lost and not reused:
         lost += f" ({reasons(prepared.manifest)}; all in {prepared.path / REJECTS})"
+    overlaps = prepared.manifest["overlaps"].items()
+    if overlaps:
+        lost += f", overlapping evaluation sets: {counted(overlaps)}"
     forms = ", ".join(sorted({source["form"] for source in prepared.manifest["sources"]}))
     return (
         f"prepare: {rows['kept']} of {rows['read']} rows kept{lost} ({forms}); {tokens['total']} tokens, "
