@@ -43,6 +43,33 @@ def prepare(
         _share("prepare", share, config, overrides, num_proc)
 
 
+@app.command(epilog="Example: dualtune audit configs/bitune/csqa.yaml audit.max_percent.duplicates=0")
+def audit(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    num_proc: Annotated[int, typer.Option(min=1, help="Processes that share the preparation.")] = 1,
+    html: Annotated[Path | None, typer.Option(help="The page; default: RUN/audit.html.", show_default=False)] = None,
+) -> None:
+    """Look at the training data before any GPU is used: what is lost and why, lengths, odd rows, decoded samples.
+
+    Prepares the data if they are not in the cache. Exit status 1 when a threshold (audit.max_percent) is passed.
+    """
+    from launch.tables import terminal
+    from pipeline.audit.stage import audit as audit_data
+    from pipeline.config import load_config
+    from pipeline.run_folder import RunFolder
+
+    run_config = load_config(config, overrides or ())
+    folder = RunFolder.of(run_config)
+    page = html or folder.audit
+    view = audit_data(run_config, folder, terminal(), page, num_proc)
+    tell(f"audit: {page}")
+    for finding in view.failed:
+        allowed = "no row is left" if finding.limit is None else f"more than audit.max_percent.{finding.name} allows"
+        tell(f"audit: {finding.words}: {finding.count} rows ({finding.percent:.2f}%), {allowed}")
+    raise typer.Exit(int(bool(view.failed)))
+
+
 @app.command(epilog="Example: dualtune train configs/bitune/csqa.yaml training.epochs=2 seed=43")
 def train(config: ConfigFile, overrides: Overrides = None, processes: Processes = 1) -> None:
     """Train one run, going on from its newest checkpoint; what is prepared or trained already is not repeated.

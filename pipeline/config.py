@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, ValidationError, model_validator
 
+from pipeline.audit.config import AuditConfig
 from pipeline.errors import UserError
 from pipeline.evaluate.config import EvaluationConfig
 from pipeline.faults import explain as explain
@@ -25,7 +26,7 @@ from pipeline.yaml_file import read_yaml as read_yaml
 SCHEMA_VERSION = 1
 UNSIGNED = ("name", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
             "training.log_every", "training.validate_every", "training.tensorboard", "training.grace_seconds",
-            "training.zero")  # fmt: skip
+            "training.zero", "audit")  # fmt: skip
 """Fields that cannot change what is trained. Evaluation results carry a signature of their own."""
 
 LATER: dict[str, Any] = {
@@ -63,6 +64,7 @@ class RunConfig(Schema):
     data: DataConfig | None = None
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    audit: AuditConfig = AuditConfig()
     paths: PathsConfig = PathsConfig()
 
     @model_validator(mode="after")

@@ -28,6 +28,14 @@ def prepare(config: RunConfig, folder: RunFolder, processes: int = 1) -> Prepare
         UserError: a source, its form, its columns or the tokenizer can't be used, or no row is left.
         StageError: more rows than `data.max_dropped_percent` are lost, or the cache can't be written.
     """
+    prepared = obtain(config, folder, processes)
+    assert config.data is not None
+    check_loss(prepared.manifest, config.data.max_dropped_percent, prepared.path / REJECTS)
+    return prepared
+
+
+def obtain(config: RunConfig, folder: RunFolder, processes: int = 1) -> PreparedData:
+    """The same, however few rows are left."""
     preparation = Preparation.of(config)
     path, console = preparation.path, preparation.console
     prepared, reused = load(path), True
@@ -37,8 +45,6 @@ def prepare(config: RunConfig, folder: RunFolder, processes: int = 1) -> Prepare
     sources = {source.label: source.config.path for source in preparation.sources}
     write_json(folder.prepare_manifest, {**prepared.manifest, "paths": sources})
     console.print(_summary(prepared, reused))
-    assert config.data is not None
-    check_loss(prepared.manifest, config.data.max_dropped_percent, prepared.path / REJECTS)
     return prepared
 
 

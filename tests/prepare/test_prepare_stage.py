@@ -189,7 +189,7 @@ def test_several_processes_get_equal_whole_content(tmp_path: Path, make_run: Mak
     config, _ = make_run(DATA / "alpaca.json", DATA / "commonsense_qa_train.jsonl")
     (tmp_path / "run.yaml").write_text(to_yaml(config))
     processes = [_start(tmp_path / "run.yaml", PYTHONHASHSEED=str(seed)) for seed in range(2)]
-    outputs = [process.communicate(timeout=120) for process in processes]
+    outputs = [process.communicate(timeout=400) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert len({output for output, _ in outputs}) == 1
     assert len(list((tmp_path / "cache" / "prepared").iterdir())) == 1
