@@ -7,7 +7,7 @@ from pydantic import Field
 from pipeline.prepare.filter_config import FiltersConfig
 from pipeline.schema import Schema
 
-Form = Literal["auto", "alpaca", "prompt_completion", "messages", "question_choices"]
+Form = Literal["auto", "alpaca", "prompt_completion", "messages", "sharegpt", "question_choices"]
 
 
 class SourceConfig(Schema):
