@@ -8,13 +8,14 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.prepare.config import DataConfig, Form, SourceConfig
+from pipeline.prepare.example import Example, Rendered
 from pipeline.prepare.filters import Filters
 from pipeline.prepare.fingerprints import columns_for, digest_of, signatures
-from pipeline.prepare.forms import FORMS, Example, rename
+from pipeline.prepare.forms import FORMS, rename
 from pipeline.prepare.piece import Piece, Reject, batch_of
 from pipeline.prepare.reading import NamedRecord
 from pipeline.prepare.record import Fault
-from pipeline.prepare.templates import Rendered, render
+from pipeline.prepare.templates import render
 from pipeline.prepare.tokens import Tokens, check_tokens, encode, hopelessly_long
 from pipeline.prepare.words import texts_of
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from pipeline.evaluate.config import EvaluationConfig
 from pipeline.prepare.evaluation_sets import EvaluationSets, set_configs
+from pipeline.prepare.example import Example, Rendered
 from pipeline.prepare.filter_config import FiltersConfig, RangeConfig
-from pipeline.prepare.forms import Example
 from pipeline.prepare.record import Fault
-from pipeline.prepare.templates import Rendered
 from pipeline.prepare.text_filters import Check, text_filters
 from pipeline.prepare.tokens import Tokens, answer_spans
 from pipeline.prepare.user_function import UserFunction, load_function

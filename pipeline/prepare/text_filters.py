@@ -9,10 +9,9 @@ from typing import Any
 import re2
 
 from pipeline.errors import StageError, UserError
+from pipeline.prepare.example import Example, Rendered
 from pipeline.prepare.filter_config import FiltersConfig, LanguageConfig, PatternConfig
-from pipeline.prepare.forms import Example
 from pipeline.prepare.record import Fault
-from pipeline.prepare.templates import Rendered
 from pipeline.prepare.user_function import UserFunction
 from pipeline.prepare.words import texts_of
 

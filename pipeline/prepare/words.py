@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+LABELS = ("role", "asker", "tools")
+"""Fields of an example that are not its own words."""
 WORD = re.compile(r"\w+")
 
 
@@ -31,4 +33,5 @@ def texts_of(value: Any) -> Iterator[str]:
             yield from texts_of(item)
     elif is_dataclass(value):
         for field in fields(value):
-            yield from texts_of(getattr(value, field.name))
+            if field.name not in LABELS:
+                yield from texts_of(getattr(value, field.name))

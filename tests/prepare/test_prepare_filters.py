@@ -11,10 +11,9 @@ from prepare_inputs import DATA, MakeRun
 from pipeline.config import parse_config, signature
 from pipeline.errors import StageError, UserError
 from pipeline.prepare import PreparedData, prepare
-from pipeline.prepare.forms import Example
+from pipeline.prepare.example import Example, Rendered
 from pipeline.prepare.preparation import Preparation
 from pipeline.prepare.record import Fault
-from pipeline.prepare.templates import Rendered
 from pipeline.prepare.text_filters import visible_answer
 from pipeline.prepare.words import ngrams
 
