@@ -172,18 +172,22 @@ def estimate(
     show_estimate(load_config(config, overrides or ()), processes, memory, tflops, terminal())
 
 
-@verify_app.command("resume", epilog="Example: dualtune verify resume configs/bitune/csqa.yaml --steps 5 --processes 2")
+@verify_app.command("resume", epilog="Example: dualtune verify resume configs/bitune/csqa.yaml --kills 3 --processes 2")
 def verify_resume(
     config: ConfigFile,
     overrides: Overrides = None,
-    steps: Annotated[int, typer.Option(min=1, help="Updates before and after the kill.")] = 10,
+    steps: Annotated[int, typer.Option(min=4, help="Updates between kills, at most.")] = 10,
+    kills: Annotated[int, typer.Option(min=1, help="How often the run is killed.")] = 1,
     processes: Processes = 1,
 ) -> None:
-    """Train 2N steps straight, and N, killed, and N more: are losses, order of samples and weights the same bits?"""
+    """Train straight, and again, killed K times with SIGKILL at random: are losses, order and weights the same bits?
+
+    Each run takes N x (K + 1) updates. Every other kill strikes inside a save.
+    """
     from launch.verify import verify_resume
     from pipeline.config import load_config
 
-    differences = verify_resume(load_config(config, overrides or ()), steps, processes, tell)
+    differences = verify_resume(load_config(config, overrides or ()), steps, kills, processes, tell)
     for difference in differences[:20]:
         print(difference)
     print(f"not equal: {len(differences)} differences" if differences else "equal, bit by bit")
