@@ -6,7 +6,7 @@ from pydantic import Field
 
 from pipeline.schema import Schema
 
-Form = Literal["auto", "alpaca", "prompt_completion", "messages", "question_choices"]
+Form = Literal["auto", "alpaca", "prompt_completion", "messages", "sharegpt", "question_choices"]
 
 
 class SourceConfig(Schema):

@@ -11,7 +11,7 @@ from pipeline.prepare.config import DataConfig
 from pipeline.prepare.sources import Source
 from pipeline.prepare.templates import template_hash
 
-PREPARE_VERSION = 2
+PREPARE_VERSION = 3
 """Raised whenever this package's code makes other rows from the same input."""
 
 

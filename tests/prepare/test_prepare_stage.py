@@ -139,7 +139,7 @@ def test_key_depends_on_all_that_matters(
     keys = [prepare(*run).key for run in runs]
     (tmp_path / "x.json").write_text(json.dumps([GOOD, GOOD]))
     keys.append(prepare(*runs[0]).key)
-    monkeypatch.setattr("pipeline.prepare.templates.PROMPT", "Q: {body}\n\nAnswer:")
+    monkeypatch.setattr("pipeline.prepare.paper.PROMPT", "Q: {body}\n\nAnswer:")
     keys.append(prepare(*runs[0]).key)
     assert len(set(keys)) == len(keys)
 
