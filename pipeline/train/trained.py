@@ -95,7 +95,8 @@ def _expected(model: DualBranch) -> Iterator[str]:
             if not isinstance(module, BaseTunerLayer):
                 raise StageError(f"{place} should have an adapter, but has none")
             base = {id(tensor) for tensor in module.get_base_layer().parameters()}
-            yield from (f"{place}.{name}" for name, tensor in module.named_parameters() if id(tensor) not in base)
+            own: nn.Module = module  # type: ignore[assignment]
+            yield from (f"{place}.{name}" for name, tensor in own.named_parameters() if id(tensor) not in base)
 
 
 def _is_target(model: DualBranch, place: str, module: nn.Module) -> bool:
