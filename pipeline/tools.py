@@ -150,11 +150,15 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to write.", show_default=False)],
     precision: Annotated[str, typer.Option(help="fp32 or bf16: of the written weights.")] = "fp32",
     shard_size: Annotated[str, typer.Option(help="Largest file of weights.")] = "5GB",
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Adapters become part of the weights of full branches.")
+    ] = False,
 ) -> None:
-    """Write a trained model anew: another precision, files of another size. It is read back and compared."""
+    """Write a trained model anew: another precision, files of another size, adapters merged. It is read back and
+    compared."""
     from pipeline.export import export_model
 
-    export_model(model, target, precision, shard_size)
+    export_model(model, target, precision, shard_size, merge)
     print(target)
 
 
