@@ -29,9 +29,13 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def prepared_key(
-    data: DataConfig, sources: Sequence[Source], tokenizer: PreTrainedTokenizerFast, filters: Filters
+    data: DataConfig, sources: Sequence[Source], tokenizer: PreTrainedTokenizerFast, content: str, filters: Filters
 ) -> str:
-    """Equal on every machine for equal content: paths and output folders don't count, file names do (row ids)."""
+    """Equal on every machine for equal content: paths and output folders don't count, file names do (row ids).
+
+    Args:
+        content: `tokenizer_hash(tokenizer)`, which takes as long as preparing thousands of rows.
+    """
     return digest({
         "version": PREPARE_VERSION,
         "sources": [
@@ -39,7 +43,7 @@ def prepared_key(
             for source in sources
         ],
         "template": template_hash(data.template, tokenizer),
-        "tokenizer": tokenizer_hash(tokenizer),
+        "tokenizer": content,
         "max_tokens": data.max_tokens,
         "filters": filters.identity(),
     })  # fmt: skip

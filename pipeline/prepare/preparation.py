@@ -49,6 +49,8 @@ class Preparation:
     data: DataConfig
     sources: list[Source]
     tokenizer: PreTrainedTokenizerFast
+    tokenizer_content: str
+    """Its hash."""
     filters: Filters
     path: Path
     """Of the prepared rows in the cache; its last part is their key."""
@@ -68,9 +70,10 @@ class Preparation:
             check_columns(source)
         filters = Filters.open(config.data.filters, config.evaluation)
         sources = open_sources(config.data.sources)
-        path = config.paths.cache / "prepared" / prepared_key(config.data, sources, tokenizer, filters)
+        content = tokenizer_hash(tokenizer)
+        path = config.paths.cache / "prepared" / prepared_key(config.data, sources, tokenizer, content, filters)
         console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-        return cls(config.data, sources, tokenizer, filters, path, console)
+        return cls(config.data, sources, tokenizer, content, filters, path, console)
 
     def opened(self) -> list[OpenedSource]:
         """The sources with their forms.
@@ -98,7 +101,7 @@ class Preparation:
             "sources": [{"source": one.source.label, "sha256": one.source.content, "form": one.form} for one in opened],
             "template": self.data.template,
             "template_hash": template_hash(self.data.template, self.tokenizer),
-            "tokenizer_hash": tokenizer_hash(self.tokenizer),
+            "tokenizer_hash": self.tokenizer_content,
             "max_tokens": self.data.max_tokens,
             "filters": self.filters.identity(),
             "evaluation_sets": self.filters.sets.sizes if self.filters.sets else {},
