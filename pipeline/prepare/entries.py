@@ -69,7 +69,7 @@ def _entry(path: Path, users: dict[str, list[str]]) -> Entry:
         path,
         key,
         kind,
-        manifest["rows"]["kept"] if kind == "rows" else None,
+        manifest["rows"]["kept"] if kind == "rows" and isinstance(manifest, dict) else None,
         sum(file.st_size for file in files),
         datetime.fromtimestamp(changed, UTC),
         tuple(users.get(key, ())) if kind == "rows" else (),
