@@ -28,6 +28,7 @@ from pipeline.train.ranks import Ranks, join
 from pipeline.train.sharded import make_sharded_accelerator
 from pipeline.train.signals import StopSignals, deadline
 from pipeline.train.split import split
+from pipeline.train.trained import groups
 from pipeline.versions import versions
 
 
@@ -136,15 +137,11 @@ def _train(
 
 
 def _plan(loop: TrainingLoop, model: DualBranch) -> str:
-    parameters = model.trainable().values()
-    share = _size(parameters) / _size(model.parameters())
+    share = _size(loop.engine.parameters.values()) / _size(model.parameters())
     shared_by = f" on {loop.ranks.count} processes" if loop.ranks.count > 1 else ""
     zero = f", ZeRO stage {loop.training.zero.stage}" if loop.training.zero.stage else ""
-    held_out = f", {count} held out" if (count := len(loop.validation.rows)) else ""
-    return (
-        f"train: {loop.total_steps} steps over {len(loop.rows)} samples{held_out}{shared_by}{zero}; "
-        f"{len(parameters)} trained tensors with {_size(parameters):,} parameters ({share:.2%} of the model)"
-    )
+    head = f"train: {loop.total_steps} steps over {len(loop.rows)} samples{shared_by}{zero}; trained ({share:.2%}):"
+    return "\n".join([head, *(f"  {group}" for group in groups(loop.engine.parameters))])
 
 
 def _size(parameters: Iterable[Parameter]) -> int:

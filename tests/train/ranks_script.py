@@ -73,6 +73,17 @@ class Case:
             "parameters": sorted(name for name in loop.engine.parameters),
         }
 
+    def moved(self, stage: int, kind: str, rank: int = 4) -> dict[str, Any]:
+        """Trained tensors that two updates leave as they are, and other tensors that they change."""
+        loop = self.loop(rank_config(self.folder, stage, kind, "bitune", rank=rank, warmup_ratio=0.0))
+        before = copies(loop.model)
+        for _ in range(2):
+            loop._update()
+        after, trained = copies(loop.model), loop.engine.parameters
+        still = sorted(name for name in trained if torch.equal(after[name], before[name]))
+        other = sorted(name for name in after if name not in trained and not torch.equal(after[name], before[name]))
+        return {"still": still, "other": other, "trained": len(trained)}
+
     def resumed(self, stage: int, kind: str) -> dict[str, Any]:
         """Six updates straight, against three, a new start from the checkpoint, and three."""
         options: dict[str, Any] = {"dropout": 0.1}
@@ -167,6 +178,13 @@ class Case:
             names = sorted(path.name for path in loop.checkpoints.folder.iterdir())
             return {"messages": self.ranks.gather(str(error)), "left": names}
         return {"messages": []}
+
+
+def copies(model: DualBranch) -> dict[str, torch.Tensor]:
+    """All parameters, whole."""
+    parameters = dict(model.named_parameters())
+    with gathered(parameters.values()):
+        return {name: tensor.detach().clone() for name, tensor in parameters.items()}
 
 
 def whole(loop: TrainingLoop) -> dict[str, torch.Tensor]:
