@@ -11,22 +11,31 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, ValidationError, model_validator
 
+from pipeline.audit.config import AuditConfig
 from pipeline.errors import UserError
 from pipeline.evaluate.config import EvaluationConfig
 from pipeline.faults import explain as explain
 from pipeline.faults import keys_of
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
 from pipeline.prepare.config import DataConfig
+from pipeline.prepare.filter_config import FiltersConfig
 from pipeline.schema import Schema
 from pipeline.train.config import TrainingConfig
 from pipeline.yaml_file import read_yaml as read_yaml
 
 SCHEMA_VERSION = 1
 UNSIGNED = ("name", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
-            "training.log_every", "training.tensorboard", "training.grace_seconds", "training.zero")  # fmt: skip
+            "training.log_every", "training.tensorboard", "training.grace_seconds", "training.zero",
+            "audit")  # fmt: skip
 """Fields that cannot change what is trained. Evaluation results carry a signature of their own."""
 
-LATER: dict[str, Any] = {"training.micro_batch_tokens": None}
+LATER: dict[str, Any] = {
+    "data.filters": FiltersConfig().model_dump(mode="json"),
+    "training.micro_batch_tokens": None,
+    "data.validation_fraction": 0.0,
+    "training.validate_every": None,
+    "training.export": "last",
+}
 """Keys younger than the schema version and their defaults: left out where they have it, so that runs from before keep
 their signature. A path goes through every item of a list."""
 
@@ -61,12 +70,21 @@ class RunConfig(Schema):
     data: DataConfig | None = None
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    audit: AuditConfig = AuditConfig()
     paths: PathsConfig = PathsConfig()
 
     @model_validator(mode="after")
     def _needs_data(self) -> "RunConfig":
         if self.tuning.kind != "none" and self.data is None:
             raise ValueError("data is missing: a run that trains (tuning.kind other than none) needs data.sources")
+        return self
+
+    @model_validator(mode="after")
+    def _validates_on_rows(self) -> "RunConfig":
+        if self.training.validate_every is not None and not (self.data and self.data.validation_fraction):
+            raise ValueError("training.validate_every needs rows to validate on: set data.validation_fraction")
+        if self.training.export == "best" and self.training.validate_every is None:
+            raise ValueError('training.export = "best" needs validations to choose by: set training.validate_every')
         return self
 
 
