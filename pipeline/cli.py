@@ -171,7 +171,7 @@ def run(
 
 @app.command(
     epilog="Examples: dualtune report configs/quickstart.yaml    dualtune report runs/*    "
-    "dualtune report configs/bitune/table1_*.yaml --layout table1 --reference"
+    "dualtune report configs/bitune/table1.yaml --layout table1 --reference"
 )
 def report(
     source: Annotated[
