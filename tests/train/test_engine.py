@@ -124,3 +124,23 @@ def test_exactly_the_expected_tensors_are_trained(tmp_path: Path, tuning: str, m
     else:
         assert len(names) == modules * {"lora": 2, "dora": 3, "ia3": 1, "vera": 2}[tuning] + mixing
         assert {name for name in names if ".theta_" in name} == {n for n in names if ".mixing." in n}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+@pytest.mark.parametrize("method", ["causal", "bitune"])
+def test_compiled_layers_give_equal_losses(tmp_path: Path, method: str, tuning: str) -> None:
+    """Micro-batches of every length; with activation checkpointing."""
+    losses = []
+    for backend in ("none", "aot_eager"):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        config = run_config(tmp_path, {"kind": tuning, "dropout": 0.0}, compile=backend)
+        model = config.model.model_copy(update={"gradient_checkpointing": True})
+        config = config.model_copy(update={"method": MethodConfig.model_validate(method), "model": model})
+        engine = Engine(config, make_model(config), total_steps=10)
+        losses.append([engine.update(share(samples(6, seed), 2)).loss for seed in range(3)])
+        frames = dict(torch._dynamo.utils.counters["frames"])
+        assert (frames.get("ok", 0) > 0) == (backend != "none")
+        assert frames.get("ok") == frames.get("total")
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
