@@ -11,12 +11,14 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, ValidationError, model_validator
 
+from pipeline.audit.config import AuditConfig
 from pipeline.errors import UserError
 from pipeline.evaluate.config import EvaluationConfig
 from pipeline.faults import explain as explain
 from pipeline.faults import keys_of
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
 from pipeline.prepare.config import DataConfig
+from pipeline.prepare.filter_config import FiltersConfig
 from pipeline.schema import Schema
 from pipeline.train.config import TrainingConfig
 from pipeline.yaml_file import read_yaml as read_yaml
@@ -24,10 +26,11 @@ from pipeline.yaml_file import read_yaml as read_yaml
 SCHEMA_VERSION = 1
 UNSIGNED = ("name", "model.kernels", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
             "training.log_every", "training.validate_every", "training.tensorboard", "training.grace_seconds",
-            "training.compile", "training.zero")  # fmt: skip
+            "training.compile", "training.zero", "audit")  # fmt: skip
 """Fields that cannot change what is trained. Evaluation results carry a signature of their own."""
 
 LATER: dict[str, Any] = {
+    "data.filters": FiltersConfig().model_dump(mode="json"),
     "training.micro_batch_tokens": None,
     "data.validation_fraction": 0.0,
     "method.embeddings": "shared",
@@ -62,6 +65,7 @@ class RunConfig(Schema):
     data: DataConfig | None = None
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    audit: AuditConfig = AuditConfig()
     paths: PathsConfig = PathsConfig()
 
     @model_validator(mode="after")

@@ -16,6 +16,11 @@ Overrides = Annotated[
 ]
 Processes = Annotated[int, typer.Option(min=1, help="That share one training on this machine, one a GPU.")]
 
+PartOption = Annotated[
+    str | None,
+    typer.Option(metavar="I/N", help="Do only the I-th of N shares, as one task of a job array.", show_default=False),
+]
+
 
 def tell(message: str) -> None:
     """One line for the user. Progress goes to stderr: stdout holds results."""

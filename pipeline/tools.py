@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.cache_tools import data_app
 from pipeline.errors import UserError
 from pipeline.options import ConfigFile, GridFile, Overrides, Processes, tell
 
@@ -13,6 +14,7 @@ config_app = typer.Typer(help="Look at configurations without running anything."
 tools.add_typer(config_app, name="config")
 show_app = typer.Typer(help="Draw what methods are made of.", no_args_is_help=True)
 tools.add_typer(show_app, name="show")
+tools.add_typer(data_app, name="data")
 verify_app = typer.Typer(help="Prove on this machine what dualtune promises.", no_args_is_help=True)
 tools.add_typer(verify_app, name="verify")
 
