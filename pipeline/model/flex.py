@@ -29,19 +29,19 @@ class FlexKernel:
 
     def pieces(self, layout: Layout, pieces: Pieces, pattern: Pattern, rows: Rows, options: dict[str, Any]) -> Tensor:
         """See `pipeline.model.kernels.Kernel`."""
-        key = (self.name, id(pieces), id(pattern))
-        if key not in layout.plans:
-            layout.plans[key] = self._pieces_mask(pieces, pattern)
-        return self._attend(*rows, layout.plans[key], options)
+        place = (self.name, id(pieces), id(pattern))
+        if place not in layout.plans:
+            layout.plans[place] = self._pieces_mask(pieces, pattern)
+        return self._attend(*rows, layout.plans[place], options)
 
     def answers(self, layout: Layout, prompt: tuple[Tensor, Tensor], rows: Rows, options: dict[str, Any]) -> Tensor:
         """See `pipeline.model.kernels.Kernel`."""
-        key = (self.name, id(layout.answers), "answers")
-        if key not in layout.plans:
-            layout.plans[key] = self._answers_mask(layout)
+        place = (self.name, id(layout.answers), "answers")
+        if place not in layout.plans:
+            layout.plans[place] = self._answers_mask(layout)
         query, key, value = rows
         keys, values = torch.cat([prompt[0], key], dim=2), torch.cat([prompt[1], value], dim=2)
-        return self._attend(query, keys, values, layout.plans[key], options)
+        return self._attend(query, keys, values, layout.plans[place], options)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, options: dict[str, Any]) -> Tensor:
         query, key, value = uniform(query, key, value)

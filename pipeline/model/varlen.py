@@ -42,20 +42,20 @@ class VarlenKernel:
 
     def pieces(self, layout: Layout, pieces: Pieces, pattern: Pattern, rows: Rows, options: dict[str, Any]) -> Tensor:
         """See `pipeline.model.kernels.Kernel`."""
-        key, window = (self.name, id(pieces)), window_of(pattern)
+        place, window = (self.name, id(pieces)), window_of(pattern)
         assert window is not None
-        if key not in layout.plans:
-            layout.plans[key] = Bounds(pieces.lengths, pieces.device)
-        bounds = layout.plans[key]
+        if place not in layout.plans:
+            layout.plans[place] = Bounds(pieces.lengths, pieces.device)
+        bounds = layout.plans[place]
         query, key, value = uniform(*rows)
         return self.flash(_flat(query), _flat(key), _flat(value), bounds, bounds, window, options.get("scale"))[None]
 
     def answers(self, layout: Layout, prompt: tuple[Tensor, Tensor], rows: Rows, options: dict[str, Any]) -> Tensor:
         """See `pipeline.model.kernels.Kernel`."""
-        key = (self.name, id(layout.answers), "answers")
-        if key not in layout.plans:
-            layout.plans[key] = _answer_plan(layout)
-        order, queries, keys = layout.plans[key]
+        place = (self.name, id(layout.answers), "answers")
+        if place not in layout.plans:
+            layout.plans[place] = _answer_plan(layout)
+        order, queries, keys = layout.plans[place]
         query, key, value = rows
         joined = torch.cat([prompt[0], key], dim=2), torch.cat([prompt[1], value], dim=2)
         query, key, value = (_flat(part) for part in uniform(query, *joined))
