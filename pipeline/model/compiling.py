@@ -2,9 +2,11 @@
 
 from torch import nn
 
+from pipeline.errors import UserError
 from pipeline.model.branches import BranchedLayer
 from pipeline.model.building import decoder_layers
 from pipeline.model.dual_branch import DualBranch
+from pipeline.model.linears import BranchedLinear
 
 
 def compile_layers(model: DualBranch, backend: str) -> None:
@@ -12,7 +14,15 @@ def compile_layers(model: DualBranch, backend: str) -> None:
 
     Args:
         backend: of torch.compile.
+
+    Raises:
+        UserError: layers through which both streams pass with adapters of their own; tracing them does not end in time.
     """
+    if any(isinstance(module, BranchedLinear) for module in model.modules()):
+        raise UserError(
+            f"training.compile = {backend}: layers with adapters for two streams ({model.method.name}, "
+            f"{model.tuning.kind}) cannot be compiled; use none, tuning.kind full, or a method of one stream"
+        )
     for layer in decoder_layers(model.model):
         for part in _parts(layer):
             part.compile(backend=backend, dynamic=True)
