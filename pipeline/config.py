@@ -25,8 +25,8 @@ from pipeline.yaml_file import read_yaml as read_yaml
 
 SCHEMA_VERSION = 1
 UNSIGNED = ("name", "model.kernels", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
-            "training.log_every", "training.validate_every", "training.tensorboard", "training.grace_seconds",
-            "training.compile", "training.zero", "audit")  # fmt: skip
+            "training.log_every", "training.tensorboard", "training.grace_seconds", "training.compile",
+            "training.zero", "audit")  # fmt: skip
 """Fields that cannot change what is trained. Evaluation results carry a signature of their own."""
 
 LATER: dict[str, Any] = {
@@ -34,6 +34,8 @@ LATER: dict[str, Any] = {
     "training.micro_batch_tokens": None,
     "data.validation_fraction": 0.0,
     "method.embeddings": "shared",
+    "training.validate_every": None,
+    "training.export": "last",
 }
 """Keys younger than the schema version and their defaults: left out where they have it, so that runs from before keep
 their signature. A path goes through every item of a list."""
@@ -84,6 +86,8 @@ class RunConfig(Schema):
     def _validates_on_rows(self) -> "RunConfig":
         if self.training.validate_every is not None and not (self.data and self.data.validation_fraction):
             raise ValueError("training.validate_every needs rows to validate on: set data.validation_fraction")
+        if self.training.export == "best" and self.training.validate_every is None:
+            raise ValueError('training.export = "best" needs validations to choose by: set training.validate_every')
         return self
 
 

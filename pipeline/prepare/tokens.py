@@ -47,7 +47,8 @@ def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrai
         split_special_tokens=template != "chat",
     )
     rows = zip(texts, found["input_ids"], found.encodings or (), strict=True)
-    return [_split(text, ids, encoding, tokenizer) for text, ids, encoding in rows]
+    ends = tokenizer.bos_token_id, tokenizer.eos_token_id  # looked up slowly, so not for each row
+    return [_split(text, ids, encoding, *ends) for text, ids, encoding in rows]
 
 
 def encode_prompt(
@@ -56,12 +57,12 @@ def encode_prompt(
     """Token ids of a prompt without answer, BOS in front, and the tokens with which its segments start."""
     found = tokenizer(prompt, add_special_tokens=False, split_special_tokens=template != "chat")
     ids = list(found["input_ids"])
-    opening = _with_bos(ids, tokenizer)
+    opening = _with_bos(ids, tokenizer.bos_token_id)
     assert found.encodings is not None
     return opening, tuple(_token_at(start, found.encodings[0]) + len(opening) - len(ids) for start in segments)
 
 
-def _split(text: Rendered, ids: list[int], encoding: Encoding, tokenizer: PreTrainedTokenizerFast) -> Tokens:
+def _split(text: Rendered, ids: list[int], encoding: Encoding, bos: int | None, eos: int) -> Tokens:
     """Split at the first token that ends behind the prompt's last character.
 
     The end decides, not the start: some tokenizers leave the space out of a token's span.
@@ -69,9 +70,9 @@ def _split(text: Rendered, ids: list[int], encoding: Encoding, tokenizer: PreTra
     boundary = len(text.prompt)
     split = _token_at(boundary, encoding)
     merged = split < len(ids) and _first_character(split, encoding) < boundary
-    prompt = _with_bos(ids[:split], tokenizer)
+    prompt = _with_bos(ids[:split], bos)
     segments = tuple(_token_at(start, encoding) + len(prompt) - split for start in text.segments)
-    return Tokens([*prompt, *ids[split:], tokenizer.eos_token_id], len(prompt), merged, segments)
+    return Tokens([*prompt, *ids[split:], eos], len(prompt), merged, segments)
 
 
 def _token_at(character: int, encoding: Encoding) -> int:
@@ -88,9 +89,8 @@ def _first_character(token: int, encoding: Encoding) -> int:
     return int(span[0]) if span else 0
 
 
-def _with_bos(ids: list[int], tokenizer: PreTrainedTokenizerFast) -> list[int]:
+def _with_bos(ids: list[int], bos: int | None) -> list[int]:
     """One BOS in front; a chat template may have written it already."""
-    bos = tokenizer.bos_token_id
     return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
 

@@ -91,6 +91,8 @@ class TrainingConfig(Schema):
     checkpoint_every: Annotated[int, Field(ge=1)] | None = 50
     """Updates between checkpoints; null: none but the end."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    export: Literal["last", "best"] = "last"
+    """Which weights become the model: those of the last update, or those with the lowest validation loss."""
     grace_seconds: Annotated[float, Field(gt=0)] = 240.0
     """How long after a signal to stop the run may take to save and end, before it is ended by force."""
     log_every: Annotated[int, Field(ge=1)] = 1
