@@ -48,6 +48,10 @@ SHORTHANDS = {"model": "name", "method": "name", "tuning": "kind"}
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
+GRID_KEYS = ("rows", "axes", "cells", "presets")
+"""Keys that tell the file of a grid from that of a run."""
+
+
 class PathsConfig(Schema):
     """Where results go. Relative paths start at the working directory."""
 
@@ -98,8 +102,9 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
         UserError: naming the file, the key, the value and what was allowed.
     """
     values = read_yaml(Path(path))
-    if "rows" in values:
-        raise UserError(f"{path}: is a grid (it has rows:): `dualtune run` and `report` take it, stages take one run")
+    if grid_key := next((key for key in GRID_KEYS if key in values), None):
+        words = "`dualtune run` and `report` take it, stages take one run"
+        raise UserError(f"{path}: is a grid (it has {grid_key}:): {words}")
     return parse_config(merge(values, Path(path), overrides=overrides), str(path), overrides)
 
 
@@ -138,21 +143,34 @@ def merge(
 
 
 def _override(override: str) -> Any:
+    return OmegaConf.create(override_layer(override))
+
+
+def override_layer(override: str) -> dict[str, Any]:
+    """`training.epochs=3` as {training: {epochs: 3}}, short forms written out.
+
+    Raises:
+        UserError: it is not of the form key=value, or the value is not YAML.
+    """
     key, separator, _ = override.partition("=")
     if not separator or not key:
         raise UserError(f"override {override!r} is not of the form key=value, for example training.epochs=3")
     try:
-        return _expand(OmegaConf.to_container(OmegaConf.from_dotlist([override])))
+        return expand(OmegaConf.to_container(OmegaConf.from_dotlist([override])))
     except (OmegaConfBaseException, yaml.YAMLError):
         raise UserError(f"override {override!r}: {override.partition('=')[2]!r} is not a YAML value") from None
 
 
 def _expand(values: Any) -> Any:
+    return OmegaConf.create(expand(values))
+
+
+def expand(values: Any) -> dict[str, Any]:
     """The layer with its shorthands written out."""
-    return OmegaConf.create({
+    return {
         key: {SHORTHANDS[key]: value} if key in SHORTHANDS and isinstance(value, str) else value
         for key, value in values.items()
-    })  # fmt: skip
+    }
 
 
 def _layers(values: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> list[Any]:
