@@ -8,7 +8,12 @@ import typer
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of one run.", show_default=False)]
 GridFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="YAML file of one run or of a grid (it has `rows:`).", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="YAML file of one run or of a grid (`rows:`, `axes:`).",
+        show_default=False,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,

@@ -6,7 +6,10 @@ usage: ranks_script.py FOLDER CASE...   (RANK, WORLD_SIZE, ... in the environmen
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,7 @@ from pipeline.train.memory import held_bytes  # noqa: E402
 from pipeline.train.ranks import Ranks, join, leave  # noqa: E402
 from pipeline.train.sharded import make_sharded_accelerator  # noqa: E402
 from pipeline.train.share import Share  # noqa: E402
+from pipeline.train.signals import StopSignals  # noqa: E402
 
 
 class Case:
@@ -140,6 +144,24 @@ class Case:
         finally:
             DualBranch.losses = honest  # type: ignore[method-assign]
         return {"messages": []}
+
+    def broken_off(self) -> dict[str, Any]:
+        """A signal to rank 1 alone, which waits in a collective while rank 0 prepares data, say."""
+        with StopSignals(60, ranks=self.ranks) as signals:
+
+            def work() -> None:
+                with signals.breaking("while data were prepared"):
+                    time.sleep(40)
+
+            if self.ranks.index == 1:
+                threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGTERM]).start()
+            started = time.monotonic()
+            try:
+                self.ranks.first(work)
+            except StageError as error:
+                found = (str(error), error.status)
+            seconds = time.monotonic() - started
+        return {"found": self.ranks.gather(found), "seconds": max(self.ranks.gather(seconds))}
 
     def unwritable(self) -> dict[str, Any]:
         """A checkpoint that one rank can't write."""

@@ -104,6 +104,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         *(name("exported", case) for case in EXPORTED),
         *(name("spoilt", case) for case in SPOILT),
         "unwritable",
+        "broken_off",
         "trained",
     ]
     return start(tmp_path_factory.mktemp("two"), 2, cases, timeout=300)
@@ -208,6 +209,12 @@ def test_nan_on_one_rank_stops_both_with_its_samples(two: dict[str, Any], case: 
 
 def test_checkpoint_that_one_rank_cannot_write_is_none(two: dict[str, Any]) -> None:
     assert two["unwritable"] == {"messages": ["somewhere: No space left on device"] * 2, "left": []}
+
+
+def test_signal_to_a_waiting_rank_breaks_off_the_work_of_another(two: dict[str, Any]) -> None:
+    found = two["broken_off"]
+    assert found["found"] == [["stopped while data were prepared: the same command goes on", 128 + signal.SIGTERM]] * 2
+    assert found["seconds"] < 10
 
 
 class Command:
