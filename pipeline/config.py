@@ -24,15 +24,16 @@ from pipeline.train.config import TrainingConfig
 from pipeline.yaml_file import read_yaml as read_yaml
 
 SCHEMA_VERSION = 1
-UNSIGNED = ("name", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
-            "training.log_every", "training.tensorboard", "training.grace_seconds", "training.zero",
-            "audit")  # fmt: skip
+UNSIGNED = ("name", "model.kernels", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
+            "training.log_every", "training.tensorboard", "training.grace_seconds", "training.compile",
+            "training.zero", "audit")  # fmt: skip
 """Fields that cannot change what is trained. Evaluation results carry a signature of their own."""
 
 LATER: dict[str, Any] = {
     "data.filters": FiltersConfig().model_dump(mode="json"),
     "training.micro_batch_tokens": None,
     "data.validation_fraction": 0.0,
+    "method.embeddings": "shared",
     "training.validate_every": None,
     "training.export": "last",
 }
@@ -77,6 +78,12 @@ class RunConfig(Schema):
     def _needs_data(self) -> "RunConfig":
         if self.tuning.kind != "none" and self.data is None:
             raise ValueError("data is missing: a run that trains (tuning.kind other than none) needs data.sources")
+        return self
+
+    @model_validator(mode="after")
+    def _trains_embeddings(self) -> "RunConfig":
+        if self.method.embeddings == "separate" and self.tuning.kind not in ("none", "full"):
+            raise ValueError(f"method.embeddings = separate needs tuning.kind full: {self.tuning.kind} trains none")
         return self
 
     @model_validator(mode="after")

@@ -97,4 +97,14 @@ class TrainingConfig(Schema):
     """How long after a signal to stop the run may take to save and end, before it is ended by force."""
     log_every: Annotated[int, Field(ge=1)] = 1
     tensorboard: bool = True
+    compile: Literal["none", "inductor", "aot_eager"] = "none"
+    """torch.compile of each layer around its attention: `inductor` for speed, `aot_eager` to look for faults."""
     zero: ZeroConfig = ZeroConfig()
+
+    @model_validator(mode="after")
+    def _can_compile(self) -> "TrainingConfig":
+        if self.compile != "none" and self.zero.stage == 3:
+            raise ValueError(
+                f"compile = {self.compile} cannot be used with zero.stage 3, whose weights come and go inside layers"
+            )
+        return self

@@ -22,6 +22,8 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from pipeline.config import RunConfig
 from pipeline.errors import StageError, UserError
 from pipeline.model import DualBranch
+from pipeline.model.compiling import compile_layers
+from pipeline.model.kernel_choice import choose_kernel
 from pipeline.train.batches import MicroBatch
 from pipeline.train.loss import Objective, row_weights
 from pipeline.train.ranks import Ranks
@@ -54,6 +56,9 @@ class Engine:
         self.optimizer = make_optimizer(self.parameters.values(), self.training, self.device)
         check_optimizer(self.parameters, self.optimizer)
         self.scheduler = make_scheduler(self.optimizer, self.training, total_steps)
+        model.kernel, self.kernel_note = choose_kernel(model, self.device)
+        if self.training.compile != "none":
+            compile_layers(model, self.training.compile)
         self._prepare(Objective(model))
         self.objective.train()
         self._proven = False
