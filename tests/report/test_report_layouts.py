@@ -180,7 +180,10 @@ def test_a_run_of_two_grids_counts_once(make_run: MakeRun) -> None:
 
 
 def test_costs_of_a_row_with_a_run_for_each_task(make_run: MakeRun) -> None:
-    cells = [make_run("LoRA", 42, {task: 0.5}, result={"wall_seconds": 3600.0}) for task in ("piqa", "arc")]
+    cells = [
+        make_run("LoRA", 42, {task: 0.5}, tuning={"rank": rank}, result={"wall_seconds": 3600.0})
+        for task, rank in (("piqa", 4), ("arc", 8))
+    ]
     costs = cost_table(cells, Layout())
     assert costs is not None
     assert [row.name for row in costs.rows] == ["LoRA, piqa", "LoRA, arc"]
