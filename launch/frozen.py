@@ -9,7 +9,8 @@ from pipeline.config import RunConfig, as_dict
 
 def freeze_cell(cell: GridCell) -> dict[str, Any]:
     """One cell with its resolved configuration."""
-    return {"row": cell.row, "seed": cell.seed, "config": as_dict(cell.config)}
+    place = {"values": dict(cell.values), "label": cell.label, "block": cell.block}
+    return {"row": cell.row, "seed": cell.seed, **place, "config": as_dict(cell.config)}
 
 
 def thaw_cell(values: dict[str, Any]) -> GridCell:

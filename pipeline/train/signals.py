@@ -36,8 +36,8 @@ class Interrupted(StageError):
 
 
 class StopSignals:
-    """While entered, the first signal only sets `received`, and reaches all ranks; a second one acts as usual, at once (in a
-    job: not at all).
+    """While entered, the first signal only sets `received`, and reaches all ranks; a second one acts as usual, at once
+    (in a job: not at all).
 
     Args:
         grace: seconds from the first signal until the process is ended by force, should a step, a save or

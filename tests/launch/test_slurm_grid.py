@@ -77,7 +77,8 @@ def runs(folder: Path) -> dict[str, Path]:
 
 
 def steps(run: Path) -> list[int]:
-    lines = (run / "train" / "metrics.jsonl").read_text().splitlines() if (run / "train").exists() else []
+    metrics = run / "train" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
     return [json.loads(line)["step"] for line in lines if line.endswith("}")]
 
 

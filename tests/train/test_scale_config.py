@@ -108,6 +108,8 @@ def test_in_a_job_only_the_first_signal_counts(monkeypatch: pytest.MonkeyPatch) 
             os.kill(os.getpid(), number)
         assert signals.received == signal.SIGTERM
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+
+
 def test_compiled_layers_cannot_be_sharded() -> None:
     with pytest.raises(ValueError, match=r"compile = inductor cannot be used with zero\.stage 3"):
         TrainingConfig.model_validate({"compile": "inductor", "zero": {"stage": 3}})
