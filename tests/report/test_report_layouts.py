@@ -48,7 +48,10 @@ def run_of(make_run: MakeRun, conditions: dict, layout: Layout, model: str, seed
     tasks = list((layout.columns or {}).values()) or ["piqa_full"]
     values = {task: round(value + 0.001 * j, 6) for j, task in enumerate(tasks)}
     hours = {"wall_seconds": 3600 * (1 + value)}
-    return make_run("?", seed, values, model=model, method=method, tuning=tuning or "lora", result=hours)
+    inference = {"prefill_seconds": 0.25, "generation_seconds": 60.5}
+    return make_run(
+        "?", seed, values, model=model, method=method, tuning=tuning or "lora", result=hours, inference=inference
+    )
 
 
 @pytest.mark.parametrize("name", shipped())
