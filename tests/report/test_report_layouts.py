@@ -147,7 +147,10 @@ def test_all_layouts_compile(make_run: MakeRun, tmp_path: Path) -> None:
         ("arrange: models", "arrange: models needs groups and an average"),
         ("rows: {A: {}}\nmarks: {C: [B]}", "marks: 'B' is not one of the rows: A"),
         ("columns: {P: piqa}\nreference: {M: {A: {Q: 1}}}", "reference: there is no column 'Q'; there are P, average"),
-        ("cost: [money]", "must be one of 'hours', 'tokens_per_second', 'memory' or 'parameters'"),
+        (
+            "cost: [money]",
+            "must be one of 'hours', 'tokens_per_second', 'memory', 'parameters', 'prefill' or 'generation'",
+        ),
     ],
 )
 def test_mistakes_in_a_layout_are_named(tmp_path: Path, text: str, words: str) -> None:
