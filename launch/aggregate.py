@@ -15,10 +15,10 @@ def aggregate(submission: Submission) -> int:
     """Write the table of a submission's grid. What is missing stands in it, with the reason."""
     grid = submission.grid()
     if not grid.tasks:
-        tell("no table: evaluation.tasks is empty")
+        tell("no table: evaluation.tasks is empty, or all rows of the table wait for a choice")
         return 0
     source = source_of_grids([grid])
-    found = Look.at(grid, *_queued(submission)).states()
+    found = [state for state in Look.at(grid, *_queued(submission)).states() if not state.cell.tunes]
     cells = tuple(
         cell if cell.reason or state.is_done else replace(cell, reason=_reason(state))
         for cell, state in zip(source.cells, found, strict=True)

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Sequence
 
-from launch.grid import Grid, GridCell
+from launch.cells import Grid, GridCell
+from launch.choice import resolve
 from launch.local import LocalExecutor
-from launch.plan import CellPlan, plan, summary, table
+from launch.plan import CellPlan, plan, plan_cell, summary, table
 from launch.tables import source_of_grids, terminal, write_report
 from pipeline.stages import Tell, run_missing
 
@@ -18,7 +19,8 @@ def run_grid(
     processes: int = 1,
     chosen: Collection[GridCell] | None = None,
 ) -> int:
-    """Print the plan and execute it: one run in this process, several in processes of their own; then the table.
+    """Print the plan and execute it: one run in this process, several in processes of their own; then choose values
+    where the grid asks for it, execute what waited for that, and print the table.
 
     Args:
         chosen: run these cells only; the table has all.
@@ -31,18 +33,26 @@ def run_grid(
     """
     plans = [planned for planned in plan(grid) if chosen is None or planned.cell in chosen]
     if len(plans) > 1 or dry_run:
-        terminal(width=1000).print(table(plans))
-        tell(summary(plans))
+        terminal(width=1000).print(table(plans, grid.waiting))
+        tell(summary(plans, grid.waiting))
     if dry_run:
         return 0
-    reasons = _execute(plans, len(grid.cells) > 1, jobs, tell, processes)
+    reasons = _execute(plans, len(grid.shown) > 1, jobs, tell, processes)
+    problems: list[str] = []
+    if grid.waiting:
+        waited = {one.position for one in grid.waiting}
+        grid, problems = resolve(grid, tell)
+        now = [one for place, one in enumerate(grid.shown) if place in waited and isinstance(one, GridCell)]
+        reasons += _execute([plan_cell(cell) for cell in now], True, jobs, tell, processes)
     if with_report and grid.tasks:
         write_report(source_of_grids([grid]))
     elif with_report:
         tell("no table: evaluation.tasks is empty")
     for cell, reason in reasons:
         tell(f"failed: {cell}: {reason} ({cell.folder.root})")
-    return int(bool(reasons))
+    for problem in problems:
+        tell(f"failed: {problem}")
+    return int(bool(reasons or problems))
 
 
 def _execute(

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.live import Live
 
 from launch import slurm
+from launch.choice import resolve
 from launch.command import run_grid
 from launch.flights import Flight
 from launch.grid import load_grid
@@ -51,10 +52,10 @@ class Control:
 
     def _show_cells(self, plans: Sequence[CellPlan]) -> None:
         shown = [planned for planned in plans if not planned.complete] if len(plans) > 200 else plans
-        terminal(width=1000).print(table(shown[:200]))
+        terminal(width=1000).print(table(shown[:200], self.grid.waiting[:200]))
         if len(shown) > 200:
             tell(f"... and {len(shown) - 200} more")
-        tell(summary(plans))
+        tell(summary(plans, self.grid.waiting))
 
     def _show_jobs(self, found: JobPlan) -> None:
         terminal(width=1000).print(plan_table(found))
@@ -71,14 +72,24 @@ class Control:
             chosen = [state.cell for state in self._failed()] if only_failed else None
             return run_grid(self.grid, jobs, dry_run=False, with_report=True, tell=tell, processes=processes,
                             chosen=chosen)  # fmt: skip
+        self._resolve()
         plans = plan_cells(self.grid)
         if only_failed:
             again = {state.cell.folder.root for state in self._failed()}
             plans = [_again(planned, planned.cell.folder.root in again) for planned in plans]
         found = Submitter(self.grid, self.profile, tell).submit(plans)
-        tell(summary(plans))
+        tell(summary(plans, self.grid.waiting))
         self._show_jobs(found)
+        if self.grid.waiting:
+            tell("submit again when the candidates are done: the choice is made then, and what waits for it submitted")
         return 0
+
+    def _resolve(self) -> None:
+        """Make the choices whose candidates are done by now."""
+        if self.grid.waiting:
+            self.grid, problems = resolve(self.grid, tell)
+            for problem in problems:
+                tell(problem)
 
     def _failed(self) -> list[CellState]:
         return [state for state in self._look().states() if state.word in AGAIN]
@@ -93,7 +104,7 @@ class Control:
             terminal(width=1000).print(state_table(states))
         else:
             states = self._follow(seconds, states)
-        tell(state_words(states))
+        tell(state_words(states) + (f"; {len(self.grid.waiting)} more wait for a choice" if self.grid.waiting else ""))
         return int(any(state.word in AGAIN for state in states))
 
     def _follow(self, seconds: int, states: list[CellState]) -> list[CellState]:

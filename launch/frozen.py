@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from launch.grid import Grid, GridCell
+from launch.cells import Grid, GridCell
 from pipeline.config import RunConfig, as_dict
 
 
 def freeze_cell(cell: GridCell) -> dict[str, Any]:
     """One cell with its resolved configuration."""
-    place = {"values": dict(cell.values), "label": cell.label, "block": cell.block}
+    place = {"values": dict(cell.values), "label": cell.label, "block": cell.block, "tunes": cell.tunes}
     return {"row": cell.row, "seed": cell.seed, **place, "config": as_dict(cell.config)}
 
 
@@ -19,9 +19,11 @@ def thaw_cell(values: dict[str, Any]) -> GridCell:
 
 
 def freeze_grid(grid: Grid) -> dict[str, Any]:
-    """All of a grid but its cells."""
+    """All of a grid but its cells, and what waits for a choice: jobs know nothing of that."""
     metrics = {task: list(names) for task, names in grid.metrics.items()}
-    return {"name": grid.name, "baseline": grid.baseline, "metrics": metrics, "reference": grid.reference}
+    rows = {cell.row for cell in grid.cells if not cell.tunes}
+    baseline = grid.baseline if grid.baseline in rows else None
+    return {"name": grid.name, "baseline": baseline, "metrics": metrics, "reference": grid.reference}
 
 
 def thaw_grid(values: dict[str, Any], cells: Sequence[GridCell]) -> Grid:

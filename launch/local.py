@@ -12,8 +12,8 @@ from queue import SimpleQueue
 from threading import Lock
 from types import FrameType
 
+from launch.cells import GridCell
 from launch.devices import deal, visible_gpus
-from launch.grid import GridCell
 from launch.plan import CellPlan, plan_cell
 from pipeline.errors import UserError
 from pipeline.stages import Tell, describe, failure, record_failure

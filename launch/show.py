@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from launch.grid import Grid
+from launch.cells import Grid
 from launch.jobs import Array, JobPlan
 from launch.profile import Resources
 from launch.states import CellState

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from launch import slurm
+from launch.cells import Grid, GridCell
 from launch.flights import Flight, in_flight
-from launch.grid import Grid, GridCell
 from launch.jobs import Task
 from launch.profile import Job
 from launch.progress import Progress, progress

@@ -24,8 +24,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from launch.cells import Grid, GridCell
 from launch.frozen import freeze_cell, freeze_grid, thaw_cell, thaw_grid
-from launch.grid import Grid, GridCell
 from launch.jobs import Array, Task
 from launch.profile import Job, Profile
 from pipeline.config import as_dict

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch import slurm
+from launch.cells import Grid
 from launch.flights import Flight, in_flight, tasks
-from launch.grid import Grid
 from launch.jobs import Array, JobPlan, plan_jobs
 from launch.plan import CellPlan
 from launch.profile import Job, Profile, Resources

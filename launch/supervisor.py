@@ -15,7 +15,7 @@ from types import FrameType
 
 from launch import slurm
 from launch.attempts import Attempts, End
-from launch.grid import GridCell
+from launch.cells import GridCell
 from launch.profile import Job, Profile, Resources
 from launch.progress import reached
 from launch.script import margin
