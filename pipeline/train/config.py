@@ -133,8 +133,8 @@ class TrainingConfig(Schema):
     @field_validator("trackers")
     @classmethod
     def _once(cls, names: list[str]) -> list[str]:
-        if len({*names}) < len(names):
-            raise ValueError("each tracker once")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{twice[0]} is named twice")
         return names
 
     @model_validator(mode="after")

@@ -89,7 +89,7 @@ def test_an_override_of_another_form_is_named(write_config: WriteConfig, overrid
         ({"training": {"trackers": ["tensorbord"]}},
          "training.trackers.0 = 'tensorbord': must be one of 'tensorboard', 'wandb' or 'mlflow', "
          "did you mean 'tensorboard'?"),
-        ({"training": {"trackers": ["wandb", "wandb"]}}, "training.trackers = ['wandb', 'wandb']: each tracker once"),
+        ({"training": {"trackers": ["wandb", "wandb"]}}, "training.trackers: wandb is named twice"),
         ({"training": {"loss_reduction": "tokens"}},
          "training.loss_reduction = 'tokens': must be one of 'token' or 'sample', did you mean 'token'?"),
         ({"training": {"betas": [0.9]}}, "training.betas.1 is missing"),
