@@ -1,9 +1,11 @@
 """Proof, on the user's own machine, that a killed run goes on exactly."""
 
+import random
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,17 @@ from pipeline.run_folder import RunFolder
 from pipeline.stages import Tell
 from pipeline.train.completion import model_files
 
-COMPARED = ("step", "loss", "learning_rate", "gradient_norm", "samples")
+INCOMPARABLE = ("wall_seconds", "tokens_per_second", "peak_memory_bytes")
+"""Metrics that no two runs have in common."""
+POLL = 0.001
+"""Seconds between looks at a run that is to be killed: shorter than a save."""
 
 
-def verify_resume(config: RunConfig, steps: int, processes: int, tell: Tell) -> list[str]:
-    """Train 2 x `steps` updates straight; again, killed after `steps`, and gone on; compare all of it.
+def verify_resume(config: RunConfig, steps: int, kills: int, processes: int, tell: Tell) -> list[str]:
+    """Train `steps` x (`kills` + 1) updates straight; and again, killed `kills` times at random; compare all of it.
+
+    The kills are SIGKILL to all processes at once, within `steps` updates of each start; every other one
+    waits for a save and strikes inside it.
 
     Returns:
         How the two differ, in words; empty if they are equal to the bit.
@@ -30,21 +38,28 @@ def verify_resume(config: RunConfig, steps: int, processes: int, tell: Tell) -> 
     """
     place = config.paths.runs / ".verify"
     shutil.rmtree(place, ignore_errors=True)
-    straight, killed = (_shortened(config, steps, place / name) for name in ("straight", "killed"))
-    tell(f"training {2 * steps} steps straight")
+    total = steps * (kills + 1)
+    straight, killed = (_shortened(config, total, steps, place / name) for name in ("straight", "killed"))
+    tell(f"training {total} steps straight")
     _Training(straight, processes).finish()
-    tell(f"training again, killed after step {steps}")
-    _Training(killed, processes).kill_after(steps)
-    tell("going on")
+    torn = 0
+    for number in range(1, kills + 1):
+        step, is_torn = _Training(killed, processes).kill(steps, in_save=number % 2 == 0)
+        torn += is_torn
+        tell(f"kill {number} of {kills}: after step {step} of {total}{', inside a save' if is_torn else ''}")
+    tell("going on to the end")
     _Training(killed, processes).finish()
+    tell(f"killed {kills} times, {torn} of them inside a save")
     differences = compare(RunFolder.of(straight), RunFolder.of(killed))
     if not differences:
         shutil.rmtree(place)
     return differences
 
 
-def _shortened(config: RunConfig, steps: int, runs: Path) -> RunConfig:
-    changes = {"max_steps": 2 * steps, "epochs": 1e6, "checkpoint_every": steps, "log_every": 1, "tensorboard": False}
+def _shortened(config: RunConfig, total: int, steps: int, runs: Path) -> RunConfig:
+    changes = {
+        "max_steps": total, "epochs": 1e6, "checkpoint_every": max(1, steps // 4), "log_every": 1, "tensorboard": False
+    }  # fmt: skip
     return config.model_copy(
         update={
             "training": config.training.model_copy(update=changes),
@@ -54,10 +69,11 @@ def _shortened(config: RunConfig, steps: int, runs: Path) -> RunConfig:
 
 
 class _Training:
-    """One run in processes of its own."""
+    """One start of a run, in processes of its own."""
 
     def __init__(self, config: RunConfig, processes: int) -> None:
         self.folder = RunFolder.of(config)
+        self.record_before = self._record()
         file = config.paths.runs / "config.yaml"
         write_text(file, to_yaml(config))
         command = [sys.executable, "-m", "pipeline.cli", "train", str(file), f"--processes={processes}"]
@@ -67,31 +83,50 @@ class _Training:
         if self.process.wait():
             raise StageError(f"{self.folder.root}: the training ended with status {self.process.returncode}")
 
-    def kill_after(self, step: int) -> None:
-        """SIGKILL to all processes of the run, in the middle of a later update."""
-        from pipeline.train.metrics import read_metrics
-
-        while len(read_metrics(self.folder.metrics)) <= step:
-            if self.process.poll() is not None:
-                raise StageError(f"{self.folder.root}: over before it could be killed: choose more steps")
-            time.sleep(0.01)
+    def kill(self, steps: int, in_save: bool) -> tuple[int, bool]:
+        """SIGKILL to all processes, at random within `steps` updates; the last step logged, and whether a torn
+        checkpoint is left."""
+        self._wait(lambda: self._record() not in (None, self.record_before))  # a start writes a new one
+        first = len(self._rows())
+        after = first + random.randint(1, max(1, steps // 2))
+        self._wait(lambda: len(self._rows()) >= after)
+        if in_save:
+            self._wait(lambda: any(self.folder.checkpoints.glob(".step-*")))
+        else:
+            time.sleep(random.uniform(0, 2) * self._rows()[-1]["wall_seconds"] / after)  # within two updates
         family = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
         for member in family:
             member.kill()
         psutil.wait_procs(family)
         self.process.wait()
+        return len(self._rows()), any(self.folder.checkpoints.glob(".step-*"))
+
+    def _record(self) -> int | None:
+        """Which file the metrics are: each start puts a new one in the place of the last one's."""
+        return self.folder.metrics.stat().st_ino if self.folder.metrics.exists() else None
+
+    def _rows(self) -> list[dict[str, Any]]:
+        from pipeline.train.metrics import read_metrics
+
+        return read_metrics(self.folder.metrics)
+
+    def _wait(self, is_there: Callable[[], bool]) -> None:
+        while not is_there():
+            if self.process.poll() is not None:
+                raise StageError(f"{self.folder.root}: over before it could be killed: choose more steps")
+            time.sleep(POLL)
 
 
 def compare(straight: RunFolder, resumed: RunFolder) -> list[str]:
-    """How two runs of the same configuration differ: losses, order of samples, final weights."""
+    """How two runs of the same configuration differ: metrics, order of samples, final weights."""
     from pipeline.train.metrics import read_metrics
 
-    rows = [[_compared(row) for row in read_metrics(folder.metrics)] for folder in (straight, resumed)]
+    rows = [[_comparable(row) for row in read_metrics(folder.metrics)] for folder in (straight, resumed)]
     found = [
-        f"step {first['step']}: {key} {first[key]} straight, {second[key]} resumed"
+        f"step {first['step']}: {key} {first.get(key)} straight, {second.get(key)} resumed"
         for first, second in zip(*rows, strict=False)
-        for key in COMPARED
-        if first[key] != second[key]
+        for key in first | second
+        if first.get(key) != second.get(key)
     ]
     if len(rows[0]) != len(rows[1]):
         found.append(f"{len(rows[0])} steps logged straight, {len(rows[1])} resumed")
@@ -100,8 +135,8 @@ def compare(straight: RunFolder, resumed: RunFolder) -> list[str]:
     return [*found, *(f"{name} differs" for name in different)]
 
 
-def _compared(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: row[key] for key in COMPARED}
+def _comparable(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in INCOMPARABLE}
 
 
 def _equal(first: Path, second: Path) -> bool:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.cache_tools import data_app
 from pipeline.errors import UserError
 from pipeline.options import ConfigFile, GridFile, Overrides, Processes, tell
 
@@ -13,6 +14,7 @@ config_app = typer.Typer(help="Look at configurations without running anything."
 tools.add_typer(config_app, name="config")
 show_app = typer.Typer(help="Draw what methods are made of.", no_args_is_help=True)
 tools.add_typer(show_app, name="show")
+tools.add_typer(data_app, name="data")
 verify_app = typer.Typer(help="Prove on this machine what dualtune promises.", no_args_is_help=True)
 tools.add_typer(verify_app, name="verify")
 
@@ -148,11 +150,15 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to write.", show_default=False)],
     precision: Annotated[str, typer.Option(help="fp32 or bf16: of the written weights.")] = "fp32",
     shard_size: Annotated[str, typer.Option(help="Largest file of weights.")] = "5GB",
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Adapters become part of the weights of full branches.")
+    ] = False,
 ) -> None:
-    """Write a trained model anew: another precision, files of another size. It is read back and compared."""
+    """Write a trained model anew: another precision, files of another size, adapters merged. It is read back and
+    compared."""
     from pipeline.export import export_model
 
-    export_model(model, target, precision, shard_size)
+    export_model(model, target, precision, shard_size, merge)
     print(target)
 
 
@@ -172,18 +178,22 @@ def estimate(
     show_estimate(load_config(config, overrides or ()), processes, memory, tflops, terminal())
 
 
-@verify_app.command("resume", epilog="Example: dualtune verify resume configs/bitune/csqa.yaml --steps 5 --processes 2")
+@verify_app.command("resume", epilog="Example: dualtune verify resume configs/bitune/csqa.yaml --kills 3 --processes 2")
 def verify_resume(
     config: ConfigFile,
     overrides: Overrides = None,
-    steps: Annotated[int, typer.Option(min=1, help="Updates before and after the kill.")] = 10,
+    steps: Annotated[int, typer.Option(min=4, help="Updates between kills, at most.")] = 10,
+    kills: Annotated[int, typer.Option(min=1, help="How often the run is killed.")] = 1,
     processes: Processes = 1,
 ) -> None:
-    """Train 2N steps straight, and N, killed, and N more: are losses, order of samples and weights the same bits?"""
+    """Train straight, and again, killed K times with SIGKILL at random: are losses, order and weights the same bits?
+
+    Each run takes N x (K + 1) updates. Every other kill strikes inside a save.
+    """
     from launch.verify import verify_resume
     from pipeline.config import load_config
 
-    differences = verify_resume(load_config(config, overrides or ()), steps, processes, tell)
+    differences = verify_resume(load_config(config, overrides or ()), steps, kills, processes, tell)
     for difference in differences[:20]:
         print(difference)
     print(f"not equal: {len(differences)} differences" if differences else "equal, bit by bit")

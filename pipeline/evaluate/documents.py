@@ -8,8 +8,8 @@ import datasets
 from pipeline.errors import UserError
 from pipeline.evaluate.extraction import solution_number
 from pipeline.prepare.forms import FORMS, Example
+from pipeline.prepare.paper import Layout, paper_answers, paper_prompt, reasoned_answer
 from pipeline.prepare.record import Fault
-from pipeline.prepare.templates import Layout, paper_answers, paper_prompt, reasoned_answer
 
 Rows = Iterable[Mapping[str, Any]]
 

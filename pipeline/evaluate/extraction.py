@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from pipeline.prepare.templates import SOLUTION_MARK
+from pipeline.prepare.paper import SOLUTION_MARK
 
 Responses = Iterable[Sequence[str]]
 """Of each document its generated texts; the first one counts."""

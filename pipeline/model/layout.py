@@ -14,6 +14,7 @@ from torch import Tensor
 from pipeline.model.batch import Batch
 from pipeline.model.config import MethodConfig
 from pipeline.model.conversation import Conversation
+from pipeline.model.kernels import Kernel
 from pipeline.model.patterns import PATTERNS, Pattern, make_pattern
 from pipeline.model.pieces import Pieces
 
@@ -44,6 +45,10 @@ class Layout:
     cached: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """By layer the (keys, values) of what was read before the batch, each [1, key/value heads, tokens, head dim]."""
     recorder: dict[int, tuple[Tensor, Tensor]] | None = None
+    kernel: Kernel | None = None
+    """Attention over the packed row, where one was chosen (`pipeline.model.kernel_choice`); None: SDPA with masks."""
+    plans: dict[Any, Any] = field(default_factory=dict)
+    """What the kernel made once for this batch."""
     _answer_mask: Tensor | None = None
     _copies: dict[torch.device, "Layout"] = field(default_factory=dict)
 
@@ -57,7 +62,7 @@ class Layout:
             moved |= {name: getattr(self, name).to(device) for name in ("prompts", "answers")}
             if self.conversation is not None:
                 moved["conversation"] = self.conversation.to(device)
-            self._copies[device] = replace(self, **moved | {"_answer_mask": None})
+            self._copies[device] = replace(self, **moved | {"_answer_mask": None, "plans": {}})
         return self._copies[device]
 
     @property

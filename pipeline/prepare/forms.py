@@ -7,72 +7,46 @@ from typing import Any
 from pipeline.errors import UserError
 from pipeline.prepare.choices import has_choices, read_choices
 from pipeline.prepare.config import Form, SourceConfig
+from pipeline.prepare.conversations import read_messages, read_sharegpt
+from pipeline.prepare.example import Example as Example
+from pipeline.prepare.example import Turn as Turn
+from pipeline.prepare.example import text_of
 from pipeline.prepare.record import Fault
 
 
-@dataclass(frozen=True)
-class Example:
-    """One question and its answer."""
-
-    question: str
-    answer: str
-    """Text of the answer; with choices, the text of the right one."""
-    input: str = ""
-    context: str = ""
-    choices: tuple[str, ...] = ()
-    index: int = 0
-    """Position of the right choice, from 0."""
-    system: str = ""
-    reasoning: str = ""
-    """Steps that lead to the answer; only the template `cot` uses them."""
-
-
-def _text(row: Mapping[str, Any], field: str, optional: bool = False) -> str:
-    value = row.get(field)
-    if optional and value in (None, ""):
-        return ""
-    if value is None:
-        raise Fault(f"{'null' if field in row else 'missing'} field {field!r}")
-    if not isinstance(value, str):
-        raise Fault(f"wrong type in {field!r}", f"{type(value).__name__}, not text")
-    if not value.strip():
-        raise Fault(f"empty field {field!r}")
-    return value
-
-
 def _alpaca(row: dict[str, Any]) -> Example:
-    return Example(_text(row, "instruction"), _text(row, "output"), input=_text(row, "input", optional=True))
+    return Example(text_of(row, "instruction"), text_of(row, "output"), input=text_of(row, "input", optional=True),
+                   system=text_of(row, "system", optional=True), history=_pairs(row.get("history")))  # fmt: skip
+
+
+def _pairs(history: Any) -> tuple[Turn, ...]:
+    """Alpaca's earlier turns: [[question, answer], ...]."""
+    if history is None:
+        return ()
+    if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
+        raise Fault("wrong type in 'history'", "not a list of [question, answer]")
+    pairs = [{"question": question, "answer": answer} for question, answer in history]
+    return tuple(
+        turn
+        for pair in pairs
+        for turn in (Turn("user", text_of(pair, "question")), Turn("assistant", text_of(pair, "answer")))
+    )
 
 
 def _prompt_completion(row: dict[str, Any]) -> Example:
-    return Example(_text(row, "prompt"), _text(row, "completion"))
-
-
-def _messages(row: dict[str, Any]) -> Example:
-    turns = row.get("messages")
-    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise Fault("wrong type in 'messages'" if turns is not None else "missing field 'messages'")
-    roles = [turn.get("role") for turn in turns]
-    if roles[-1:] != ["assistant"]:
-        raise Fault("no answer: the last message is not the assistant's")
-    if roles.count("user") > 1 or roles.count("assistant") > 1:
-        raise Fault("more than one turn")
-    if roles not in (["user", "assistant"], ["system", "user", "assistant"]):
-        raise Fault("messages are not [system,] user, assistant", ", ".join(map(str, roles)))
-    contents = {str(turn["role"]): _text(turn, "content", optional=turn["role"] == "system") for turn in turns}
-    return Example(contents["user"], contents["assistant"], system=contents.get("system", ""))
+    return Example(text_of(row, "prompt"), text_of(row, "completion"))
 
 
 def _question_choices(row: dict[str, Any]) -> Example:
     question = row.get("question")
-    stem = _text(question, "stem") if isinstance(question, dict) else _text(row, _question_column(row))
-    context = _text(row, "context", optional=True)
+    stem = text_of(question, "stem") if isinstance(question, dict) else text_of(row, _question_column(row))
+    context = text_of(row, "context", optional=True)
     steps = row.get("reasoning")
     reasoning = steps if isinstance(steps, str) else ""  # a column of that name means nothing to other templates
     if has_choices(row):
         choices, index = read_choices(row)
         return Example(stem, choices[index], context=context, choices=choices, index=index, reasoning=reasoning)
-    return Example(stem, _text(row, "answer"), input=context, reasoning=reasoning)
+    return Example(stem, text_of(row, "answer"), input=context, reasoning=reasoning)
 
 
 def _question_column(row: dict[str, Any]) -> str:
@@ -94,10 +68,11 @@ class FormReader:
 
 FORMS: dict[Form, FormReader] = {
     "alpaca": FormReader(lambda row: row.keys() >= {"instruction", "output"}, _alpaca,
-                         ("instruction", "input", "output")),
+                         ("instruction", "input", "output", "system", "history")),
     "prompt_completion": FormReader(lambda row: row.keys() >= {"prompt", "completion"}, _prompt_completion,
                                     ("prompt", "completion")),
-    "messages": FormReader(lambda row: "messages" in row, _messages, ("messages",)),
+    "messages": FormReader(lambda row: "messages" in row, read_messages, ("messages", "tools")),
+    "sharegpt": FormReader(lambda row: "conversations" in row, read_sharegpt, ("conversations", "system", "tools")),
     "question_choices": FormReader(_looks_like_question, _question_choices,
                                    ("question", "context", "choices", "answer", "reasoning")),
 }  # fmt: skip

@@ -86,11 +86,25 @@ class TrainingConfig(Schema):
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     loss_reduction: Literal["token", "sample"] = "sample"
     """`token`: mean over all answer tokens of the batch; `sample`: mean over samples of their token means."""
+    validate_every: Annotated[int, Field(ge=1)] | None = None
+    """Updates between losses on the rows that `data.validation_fraction` holds out; the last update always has one."""
     checkpoint_every: Annotated[int, Field(ge=1)] | None = 50
     """Updates between checkpoints; null: none but the end."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    export: Literal["last", "best"] = "last"
+    """Which weights become the model: those of the last update, or those with the lowest validation loss."""
     grace_seconds: Annotated[float, Field(gt=0)] = 240.0
     """How long after a signal to stop the run may take to save and end, before it is ended by force."""
     log_every: Annotated[int, Field(ge=1)] = 1
     tensorboard: bool = True
+    compile: Literal["none", "inductor", "aot_eager"] = "none"
+    """torch.compile of each layer around its attention: `inductor` for speed, `aot_eager` to look for faults."""
     zero: ZeroConfig = ZeroConfig()
+
+    @model_validator(mode="after")
+    def _can_compile(self) -> "TrainingConfig":
+        if self.compile != "none" and self.zero.stage == 3:
+            raise ValueError(
+                f"compile = {self.compile} cannot be used with zero.stage 3, whose weights come and go inside layers"
+            )
+        return self

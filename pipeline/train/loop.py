@@ -1,9 +1,9 @@
 """The training loop: updates, metrics, checkpoints, and stopping in good order."""
 
 import math
-import os
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -21,8 +21,11 @@ from pipeline.train.progress import progress, say
 from pipeline.train.ranks import Ranks, shared
 from pipeline.train.sharded import ShardedEngine
 from pipeline.train.share import Packing, Share
-from pipeline.train.signals import Interrupted, StopSignals, deadline
+from pipeline.train.signals import Interrupted, StopSignals
 from pipeline.train.state import Position, TrainingState
+from pipeline.train.validation import Validation
+
+Result = TypeVar("Result")
 
 RATIO_REPORTS = 10
 """How often in a run the mixing ratios are logged."""
@@ -33,6 +36,7 @@ class TrainingLoop:
 
     Args:
         accelerator: made before the model by `pipeline.train.sharded.make_sharded_accelerator`, under DeepSpeed.
+        held_out: rows to validate on.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class TrainingLoop:
         checkpoints: Checkpoints,
         ranks: Ranks = Ranks(),  # noqa: B008  frozen
         accelerator: Accelerator | None = None,
+        held_out: PreparedRows = (),
     ) -> None:
         self.training, self.folder, self.model, self.rows, self.ranks = config.training, folder, model, rows, ranks
         self.order = SampleOrder(len(rows), self.training.batch_size, config.seed)
@@ -52,6 +57,7 @@ class TrainingLoop:
         stage = self.training.zero.stage
         self.engine = (ShardedEngine if stage else Engine)(config, model, self.total_steps, ranks, accelerator)
         self.state = self._state(stage)
+        self.validation = Validation(self.engine, held_out, self.packing, self.training.batch_size)
         self.checkpoints = checkpoints
         set_seed(config.seed + ranks.index)
 
@@ -74,29 +80,67 @@ class TrainingLoop:
                 say(f"resumed after step {checkpoint.step} of {self.total_steps}, from {checkpoint.path}")
         self.ranks.first(lambda: self.checkpoints.clean(checkpoint))
 
-    def run(self) -> None:
-        """Update until the last step.
+    def run(self, signals: StopSignals | None = None) -> None:
+        """Update until the last step, or until one of `signals`; by default, those that come from here on.
 
         Raises:
             StageError: loss or gradients are not finite, a trained tensor gets no gradient, the disk is full.
             Interrupted: on every rank, after a signal or a deadline on any; a checkpoint of the last update is saved.
         """
-        grace = self.training.grace_seconds
+        if signals is None:
+            with StopSignals(self.training.grace_seconds, ranks=self.ranks) as own:
+                return self.run(own)
         with (
-            StopSignals(grace, deadline(os.environ, grace)) as signals,
             self._metrics_log() as metrics,
             progress(self.position.step, self.total_steps, is_shown=self.ranks.is_main) as report,
         ):
-            while self.position.step < self.total_steps:
-                values = self._update()
-                report(values)
-                if self._is_logged():
-                    metrics.write(values)
-                signal = max(self.ranks.gather(signals.received or 0))
+            while not self._is_done():
+                if self.position.row is None:
+                    self.position.row = self._update()
+                    report(self.position.row)
+                self._is_best, validated = False, None
+                if self._is_validated(signals):
+                    validated = self.position.row.get("validation_loss")
+                    self._log(metrics)
+                signal = signals.agreed()
                 if signal or self._is_saved():
                     metrics.sync()
-                    self.checkpoints.save(self.position.step, self.state.write)
+                    self.checkpoints.save(self.position.step, self.state.write, validated)
                 self._stop_if(signal)
+
+    def take_best(self) -> int:
+        """Give the model the weights of the best checkpoint; returns its step. All ranks together.
+
+        Raises:
+            StageError: it is damaged.
+        """
+        best = self.checkpoints.best()
+        assert best is not None  # the first validation made one
+        checkpoint = self.checkpoints.chosen(best.path)
+        self.ranks.together(lambda: self.state.read_weights(checkpoint.path))
+        return checkpoint.step
+
+    def _is_done(self) -> bool:
+        return self._is_last() and self.position.row is None
+
+    def _is_validated(self, signals: StopSignals) -> bool:
+        """Add the validation loss to the metrics of the update, if it is due; False if a signal stopped it half-way."""
+        if not len(self.validation.rows) or not (self._is_last() or self._is_due(self.training.validate_every)):
+            return True
+        loss = self._named(lambda: self.validation.loss(is_stopped=lambda: bool(signals.agreed())))
+        if loss is None or self.position.row is None:
+            return False
+        self.position.validation_loss = loss
+        best = self.position.best_validation_loss
+        self._is_best = best is None or loss < best
+        self.position.best_validation_loss = loss if self._is_best else best
+        self.position.row["validation_loss"] = loss
+        return True
+
+    def _log(self, metrics: MetricsLog | NoMetrics) -> None:
+        row, self.position.row = self.position.row, None
+        if row and (self._is_logged() or "validation_loss" in row):
+            metrics.write(row)
 
     def _metrics_log(self) -> MetricsLog | NoMetrics:
         if not self.ranks.is_main:
@@ -110,13 +154,17 @@ class TrainingLoop:
         samples = self.order.batch(self.position.step + 1)
         rows = [self.rows[index] for index in samples]
         share = Share.of(rows, self.packing, self.ranks.index, self.ranks.count)
-        try:
-            update = self.engine.update(share)
-        except StageError as error:
-            raise shared(StageError(f"step {self.position.step + 1}: {error}")) from error
+        update = self._named(lambda: self.engine.update(share), self.position.step + 1)
         seconds = time.monotonic() - started
         self.position.advance(update.loss, seconds, share.tokens)
         return {**self._metrics(update, share), "tokens_per_second": share.tokens / seconds, "samples": samples}
+
+    def _named(self, work: Callable[[], Result], step: int | None = None) -> Result:
+        """Say of a failure, which all ranks raise together, at which update it happened."""
+        try:
+            return work()
+        except StageError as error:
+            raise shared(StageError(f"step {step or self.position.step}: {error}")) from error
 
     def _metrics(self, update: Update, share: Share) -> dict[str, Any]:
         step = self.position.step
@@ -140,14 +188,16 @@ class TrainingLoop:
         return self.position.step == self.total_steps
 
     def _is_logged(self) -> bool:
-        return self._is_last() or self.position.step % self.training.log_every == 0
+        return self._is_last() or self._is_due(self.training.log_every)
 
     def _is_saved(self) -> bool:
-        every = self.training.checkpoint_every
-        return self._is_last() or (every is not None and self.position.step % every == 0)
+        return self._is_last() or self._is_best or self._is_due(self.training.checkpoint_every)
+
+    def _is_due(self, every: int | None) -> bool:
+        return every is not None and self.position.step % every == 0
 
     def _stop_if(self, signal: int) -> None:
-        if signal and not self._is_last():
+        if signal and not self._is_done():
             raise shared(
                 Interrupted(
                     signal,

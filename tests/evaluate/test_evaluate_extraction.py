@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.evaluate.extraction import chosen, last_number, number, solution_number, stated_choice, stated_number
 from pipeline.prepare.forms import Example
-from pipeline.prepare.templates import reasoned_answer
+from pipeline.prepare.paper import reasoned_answer
 
 WORDS = ["ice", "hot water", "use hot water", "rain"]
 NUMBERS = ["3", "2", "3.5", "-2"]

@@ -10,8 +10,9 @@ from prepare_inputs import DATA
 from pipeline.errors import UserError
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.forms import FORMS, check_columns, detect_form, rename
+from pipeline.prepare.paper import paper_answers, paper_prompt, reasoned_answer
 from pipeline.prepare.record import Fault
-from pipeline.prepare.templates import paper_answers, paper_prompt, reasoned_answer, template_hash
+from pipeline.prepare.templates import template_hash
 
 
 def _first(name: str) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def test_the_key_names_the_right_choice(row: dict[str, Any], index: int) -> None
     assert example.answer == example.choices[index]
 
 
-def _turns(*roles: str) -> dict[str, Any]:
+def _turns(*roles: str | None) -> dict[str, Any]:
     return {"messages": [{"role": role, "content": "text"} for role in roles]}
 
 
@@ -130,8 +131,22 @@ def _turns(*roles: str) -> dict[str, Any]:
         ("messages", {"messages": [None]}, "wrong type in 'messages'"),
         ("messages", {"messages": []}, "no answer: the last message is not the assistant's"),
         ("messages", _turns("user"), "no answer: the last message is not the assistant's"),
-        ("messages", _turns("user", "assistant", "user", "assistant"), "more than one turn"),
-        ("messages", _turns("tool", "user", "assistant"), "messages are not [system,] user, assistant"),
+        ("messages", _turns("assistant"), "no question: the answer follows no message of the user or a tool"),
+        ("messages", _turns("user", "assistant", "assistant"), "no question: the answer follows no message of the user or a tool"),
+        ("messages", _turns("alien", "user", "assistant"), "unknown role"),
+        ("messages", _turns(None, "assistant"), "a message without a role"),
+        ("messages", {"messages": [*_turns("user")["messages"], {"role": "assistant", "content": "x", "weight": 0}]},
+         "every answer has weight 0"),
+        ("messages", {"messages": [*_turns("user")["messages"], {"role": "assistant", "content": "x", "weight": 0.5}]},
+         "a message's weight is neither 0 nor 1"),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+         "a message with parts that are not text"),
+        ("messages", {"tools": "?", **_turns("user", "assistant")}, "'tools' is not a JSON list"),
+        ("sharegpt", {"conversations": "hi"}, "wrong type in 'conversations'"),
+        ("sharegpt", {"conversations": [{"from": "human", "value": "hi"}]},
+         "no answer: the last message is not the assistant's"),
+        ("alpaca", {"instruction": "Add.", "output": "3", "history": [["a"]]}, "wrong type in 'history'"),
+        ("alpaca", {"instruction": "Add.", "output": "3", "history": [["a", None]]}, "null field 'answer'"),
         ("messages", {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": None}]},
          "null field 'content'"),
         ("question_choices", {"question": "?", "choices": ["x", "y"]}, "missing field 'answer'"),
@@ -168,7 +183,9 @@ def test_columns_rename_and_hide_what_they_replace() -> None:
 
 
 def test_unknown_field_in_columns_is_named() -> None:
-    with pytest.raises(UserError, match=r"columns\.outptu: not a field of form alpaca \(input, instruction, output\)"):
+    with pytest.raises(
+        UserError, match=r"columns\.outptu: not a field of form alpaca \(history, input, instruction, output, system\)"
+    ):
         check_columns(SourceConfig(path="x.json", form="alpaca", columns={"outptu": "answer"}))
 
 

@@ -13,6 +13,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.train.checkpoint import Checkpoints
 from pipeline.train.loop import TrainingLoop
 from pipeline.train.share import Packing, Share
+from pipeline.train.validation import Validation
 
 STORIES = Path(__file__).parents[1] / "fixtures" / "stories260K"
 
@@ -76,6 +77,7 @@ def rank_config(
     dropout: float = 0.0,
     checkpointing: bool = False,
     offload: bool = False,
+    rank: int = 4,
     **training: Any,
 ) -> RunConfig:
     """The same for several processes: nothing small enough to stay whole, batches that don't divide evenly."""
@@ -84,7 +86,7 @@ def rank_config(
         zero["offload_parameters"] = zero["offload_optimizer"]
         zero["deepspeed"] = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
     options = {"batch_size": 5, "micro_batch_size": 1, "epochs": 20, "learning_rate": 1e-3, "zero": zero}
-    config = run_config(runs, {"kind": kind, "dropout": dropout}, **options | training)
+    config = run_config(runs, {"kind": kind, "dropout": dropout, "rank": rank}, **options | training)
     model = config.model.model_copy(update={"gradient_checkpointing": checkpointing})
     return config.model_copy(update={"method": config.method.model_validate(method), "model": model})
 
@@ -120,6 +122,15 @@ def weights(loop: TrainingLoop) -> dict[str, torch.Tensor]:
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     """Bit for bit."""
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def validated_losses(loop: TrainingLoop) -> list[float]:
+    """Validation on 9 other rows before, between and after three updates, and their losses."""
+    validation = Validation(loop.engine, samples(ROWS, seed=3), loop.packing, loop.training.batch_size)
+    found = []
+    for _ in range(3):
+        found += [validation.loss() or 0.0, loop._update()["loss"]]
+    return [*found, validation.loss() or 0.0]
 
 
 TIMES = ("tokens_per_second", "wall_seconds", "peak_memory_bytes")
