@@ -6,14 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launch.grid import Grid, GridCell, load_grid
+from launch.cells import REPORTS, Grid, GridCell, Waiting
+from launch.grid import load_grid
 from pipeline.errors import UserError
 from pipeline.report import PLAIN, Cell, Layout, Table, cells_of, load_layout, report
 from pipeline.run_folder import RunFolder
 from pipeline.stages import failure
-
-REPORTS = "reports"
-"""Folder beside the run folders that holds one folder of tables for each grid."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Source:
 
 def source_of_grids(grids: Sequence[Grid]) -> Source:
     """One table of all grids; their rows stand in blocks by model when there are several."""
-    cells = tuple(_cell(cell, grid) for grid in grids for cell in grid.cells)
+    cells = tuple(_cell(one, grid) for grid in grids for one in grid.shown)
     title = grids[0].name if len(grids) == 1 else "grids"
     reference = {label: texts for grid in grids for label, texts in grid.reference.items()}
     baselines = {grid.baseline for grid in grids}
@@ -41,9 +39,13 @@ def source_of_grids(grids: Sequence[Grid]) -> Source:
     return Source(cells, title, grids[0].runs, baseline, reference, blocks)
 
 
-def _cell(cell: GridCell, grid: Grid) -> Cell:
-    failed = failure(cell.folder)
+def _cell(planned: GridCell | Waiting, grid: Grid) -> Cell:
+    cell = planned if isinstance(planned, GridCell) else planned.cell
     columns = grid.columns(cell.config.evaluation.tasks)
+    if isinstance(planned, Waiting):  # no folder of an option: a candidate's numbers are not this run's
+        nowhere = RunFolder(grid.runs / f"waiting-{planned.position}")
+        return Cell(cell.row, cell.seed, nowhere, columns, planned.words, cell.block, cell.config)
+    failed = failure(cell.folder)
     reason = f"failed: {failed}" if failed else None
     return Cell(cell.row, cell.seed, cell.folder, columns, reason, cell.block, cell.config)
 

@@ -135,5 +135,5 @@ def test_the_grids_of_the_document_load(tmp_path: Path) -> None:
     sizes = []
     for block in blocks:
         (tmp_path / "grid.yaml").write_text(block, encoding="utf-8")
-        sizes.append(len(load_grid(tmp_path / "grid.yaml").cells))
-    assert sizes == [2 * (2 * 2 * 2 + 1 - 1), 3 * 2]
+        sizes.append(len(load_grid(tmp_path / "grid.yaml", [f"paths.runs={tmp_path}"]).cells))
+    assert sizes == [2 * (2 * 2 * 2 + 1 - 1), 3 * 2, 4 + 1 + 2]
