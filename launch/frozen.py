@@ -23,7 +23,8 @@ def freeze_grid(grid: Grid) -> dict[str, Any]:
     metrics = {task: list(names) for task, names in grid.metrics.items()}
     rows = {cell.row for cell in grid.cells if not cell.tunes}
     baseline = grid.baseline if grid.baseline in rows else None
-    return {"name": grid.name, "baseline": baseline, "metrics": metrics, "reference": grid.reference}
+    layout = {"metrics": metrics, "reference": grid.reference, "blocks": grid.blocks}
+    return {"name": grid.name, "baseline": baseline, **layout}
 
 
 def thaw_grid(values: dict[str, Any], cells: Sequence[GridCell]) -> Grid:

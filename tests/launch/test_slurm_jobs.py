@@ -83,6 +83,7 @@ def test_a_job_inherits_nothing_of_the_job_that_submits_it() -> None:
 
 
 def test_a_submission_is_read_back_as_it_was(grid: Grid) -> None:
+    grid = replace(grid, blocks="model", reference={"Paper": {"csqa_full": "50"}})
     submission = Submission.create(grid, Profile(max_parallel=3))
     (found,) = submissions(grid.runs)
     assert found.path == submission.path
