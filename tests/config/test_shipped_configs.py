@@ -15,7 +15,9 @@ from pipeline.report.layout import load_layout
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
-FILES = {str(path.relative_to(CONFIGS)): path for path in sorted(CONFIGS.rglob("*.yaml"))}
+FILES = {
+    str(path.relative_to(CONFIGS)): path for path in sorted(CONFIGS.rglob("*.yaml")) if path.parent.name != "clusters"
+}  # profiles, not runs
 PARTS = [
     name
     for name in FILES
