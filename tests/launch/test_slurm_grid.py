@@ -1,6 +1,9 @@
-"""From a grid to its table on a real Slurm of two nodes."""
+"""From a grid to its table on a real Slurm of two nodes: undisturbed, and with everything that goes wrong."""
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -9,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from launch_inputs import DATA, dualtune, needs_slurm, tiny_grid, write_grid
+from launch_inputs import CLUSTER, DATA, dualtune, needs_slurm, tiny_grid, write_grid
 
 pytestmark = [pytest.mark.slow, needs_slurm]
 
@@ -127,3 +130,69 @@ def test_ranks_on_two_nodes_met_at_an_announced_port(undisturbed: Path) -> None:
         ports.append(found["port"])
         assert json.loads((run / "train" / "result.json").read_text())["processes"] == 2
     assert len(set(ports)) == len(ports)
+
+
+def test_a_disturbed_grid_ends_with_the_same_numbers(undisturbed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "disturbed"
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("not JSON\n")
+    grid_in(folder, Broken={"method": "no_mixing", "data": {"sources": [{"path": str(broken)}]}})
+    complete = runs(undisturbed)["bitune-2"]  # one that is there already: nothing is trained twice
+    shutil.copytree(complete, folder / "runs" / complete.name)
+    killed_between_two_submissions(folder, tmp_path / "bin")
+    first = set(ask("squeue", "-h", "-o", "%F").split())
+    told = grid("submit", "grid.yaml", "--cluster", "cluster.yaml", folder=folder)
+    assert "in the queue already: LoRA, seed 1: train in job" in told
+    assert len(first) == 1 and first < set(ask("squeue", "-h", "-o", "%F").split())
+
+    disturb(folder, "causal-1", lambda job, run: ask("scontrol", "requeue", job))
+    disturb(folder, "causal-2", signalled)
+    disturb(folder, "bitune-1", lambda job, run: ask(str(CLUSTER), "-d", cluster_folder(), "kill-node", "node2"))
+    wait(lambda: not ask("squeue", "-h", "-t", "RUNNING,COMPLETING"), 120, "the end of node2")
+    ask(str(CLUSTER), "-d", cluster_folder(), "start-node", "node2")
+    wait(is_over, PATIENCE, "the grid")
+
+    found, expected = numbers(folder), numbers(undisturbed)
+    assert {name: found[name] for name in expected} == expected, logs(folder)
+    trained = {name: events(run) for name, run in runs(folder).items()}
+    assert all(names.count("complete") == 1 for name, names in trained.items() if name in expected), trained
+    assert trained["causal-1"] == trained["causal-2"] == ["begin", "stopped", "begin", "complete"]
+    assert logs(folder).count("resumed after step") >= 3
+    assert all(steps(runs(folder)[name]) == [*range(1, STEPS + 1)] for name in expected)
+    report = (folder / "runs" / "reports" / "tiny" / "report.md").read_text()
+    assert "broken.jsonl" in report
+    states = grid("status", "grid.yaml", folder=folder, status=1)
+    assert "6 cells: 4 done, 2 failed" in states and "broken.jsonl" in states
+
+
+def signalled(job: str, _run: Path) -> None:
+    """scancel may repeat itself for a minute while another task of the array is being requeued."""
+    command = ["timeout", "3", "scancel", "--batch", "--signal=USR1", job]
+    subprocess.run(command, check=False, timeout=60)
+
+
+def cluster_folder() -> str:
+    return str(Path(os.environ["SLURM_CONF"]).parent)
+
+
+def killed_between_two_submissions(folder: Path, place: Path) -> None:
+    """Slurm takes the first array, and the submitter dies before it hears of it."""
+    place.mkdir()
+    real = ask("which", "sbatch").strip()
+    (place / "sbatch").write_text(f'#!/bin/sh\n{real} "$@" >/dev/null\nkill -9 $PPID\n')
+    (place / "sbatch").chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+        done = dualtune("grid", "submit", "grid.yaml", "--cluster", "cluster.yaml", folder=folder)
+    assert done.returncode == -signal.SIGKILL
+
+
+def disturb(folder: Path, name: str, act: Callable[[str, Path], Any]) -> str:
+    """Act on a training's job once it is some steps along."""
+    run = wait(
+        lambda: name in runs(folder) and len(steps(runs(folder)[name])) >= 3 and runs(folder)[name], PATIENCE, name
+    )
+    begun = [json.loads(line) for line in (run / "attempts.jsonl").read_text().splitlines()]
+    job = str(begun[-1]["slurm_job"])
+    act(job, run)
+    return job
