@@ -31,10 +31,7 @@ def prepared_key(data: DataConfig, sources: Sequence[Source], tokenizer: PreTrai
     """Equal on every machine for equal content: paths and output folders don't count, file names do (row ids)."""
     return digest({
         "version": PREPARE_VERSION,
-        "sources": [
-            [source.label, source.content, source.config.form, source.config.columns, source.config.limit]
-            for source in sources
-        ],
+        "sources": [source.identity for source in sources],
         "template": template_hash(data.template, tokenizer),
         "tokenizer": tokenizer_hash(tokenizer),
         "max_tokens": data.max_tokens,

@@ -16,7 +16,7 @@ from pipeline.model import load_tokenizer
 from pipeline.model.config import ModelConfig
 from pipeline.prepare.cache import REJECTS, PreparedData, Writer, load, publish
 from pipeline.prepare.config import DataConfig, Form
-from pipeline.prepare.forms import FORMS, check_columns, detect_form, rename
+from pipeline.prepare.forms import FORMS, check_columns, detect_form
 from pipeline.prepare.identity import prepared_key, tokenizer_hash
 from pipeline.prepare.manifest import Tally, check_loss, reasons
 from pipeline.prepare.record import Fault, Record
@@ -125,7 +125,7 @@ class _Preparation:
         if record.fault or record.values is None:
             return record.fault or Fault("not an object")
         try:
-            example = FORMS[form].read(rename(record.values, source.config.columns))
+            example = FORMS[form].read(record.values)
             return render(example, self.data.template, self.tokenizer)
         except Fault as fault:
             return fault
@@ -158,7 +158,7 @@ class _Named:
 
 
 def _detect(source: Source, head: list[Record]) -> Form:
-    rows = [rename(record.values, source.config.columns) for record in head if record.values is not None]
+    rows = [record.values for record in head if record.values is not None]
     if head and not rows:
         raise UserError(f"{source.config.path}: no row can be read; the first, at line {head[0].line}: {head[0].fault}")
     return detect_form(rows, source.config.path)
@@ -166,11 +166,12 @@ def _detect(source: Source, head: list[Record]) -> Form:
 
 def _name(label: str, records: Iterable[Record]) -> Iterator[tuple[str, Record]]:
     """Each row's unique name, `label:line`; further rows on one line (JSON without line breaks) are counted on."""
-    line, count = 0, 0
+    last, count = "", 0
     for record in records:
-        count = count + 1 if record.line == line else 1
-        line = record.line
-        yield f"{label}:{line}" + (f"/{count}" if count > 1 else ""), record
+        name = f"{label}/{record.file}:{record.line}" if record.file else f"{label}:{record.line}"
+        count = count + 1 if name == last else 1
+        last = name
+        yield name + (f"/{count}" if count > 1 else ""), record
 
 
 def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
