@@ -1,65 +1,46 @@
-"""A grid: rows (methods, settings) x seeds over one shared run configuration, as one YAML file.
+"""A grid: rows (methods, settings) x axes x seeds over one shared run configuration, as one YAML file.
 
 name: quickstart
-base: [shared.yaml]          # run configurations to start from (optional)
+base: [shared.yaml]          # run configurations to start from, or a grid (optional)
 config: {...}                # keys shared by all runs, over the base
+presets:                     # named layers, which rows, axis values and cells can use (optional)
+  small: {model: models/SmolLM2-135M-Instruct, training: {batch_size: 8}}
+axes:                        # name -> values; every combination is a run (optional)
+  training.learning_rate: [1e-4, 3e-4]
 rows:                        # label in the table -> what differs from the shared configuration
   Pretrained: {tuning: none}
   LoRA: {method: causal}
   Bitune: {method: bitune}
+cells:                       # extra runs (optional)
+  - {row: Bitune, training.learning_rate: 1e-3}
+exclude:                     # combinations that are left out (optional)
+  - {row: LoRA, training.learning_rate: 1e-4}
 baseline: LoRA               # the row that others are compared with
 seeds: [42, 43]
 metrics:                     # columns of a task; by default its main metric (optional)
   logiqa: [acc, acc_norm]
 reference:                   # published numbers, shown as further rows: label -> column -> text (optional)
   Paper: {"logiqa:acc": 23.0 ± 1.6}
+
+Later layers win: defaults, base, config, axes in order, row, the cell's own keys, overrides.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from pydantic import Field, ValidationError, model_validator
-
-from pipeline.config import RunConfig, Seed, explain, merge, parse_config, read_yaml, signature
+from launch.axes import Axes, Point
+from launch.grid_file import OWN_KEYS, GridConfig, is_grid, read_grid
+from launch.labels import Labels
+from launch.layers import Layer, interpolated, overlay
+from pipeline.config import RunConfig, merge, override_layer, parse_config, read_yaml
 from pipeline.errors import UserError, did_you_mean
 from pipeline.run_folder import RunFolder
-from pipeline.schema import Schema
 
-
-class GridConfig(Schema):
-    """The keys of a grid file."""
-
-    name: Annotated[str, Field(min_length=1, pattern=r"^[\w.+-]+$")]
-    base: str | tuple[str, ...] = ()
-    config: dict[str, Any] = {}
-    rows: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
-    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (42,)
-    baseline: str | None = None
-    metrics: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = {}
-    reference: dict[str, dict[str, str | float]] = {}
-
-    @model_validator(mode="after")
-    def _check(self) -> "GridConfig":
-        if self.baseline is not None and self.baseline not in self.rows:
-            raise ValueError(f"baseline {self.baseline!r} is not one of the rows: {', '.join(self.rows)}")
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds: {list(self.seeds)} names a seed twice")
-        layers = [self.config, *self.rows.values()]
-        if any("name" in layer for layer in layers):
-            raise ValueError("name belongs at the top of a grid; runs are named after model, method, tuning and seed")
-        if any("seed" in layer for layer in layers):
-            raise ValueError("seed belongs at the top of a grid, as in seeds: [42, 43]")
-        return self
-
-
-OWN_KEYS = ("name", "rows", "seeds", "baseline", "metrics", "reference")
-"""Overrides of these change the grid; all others change every run."""
+__all__ = ["Grid", "GridCell", "GridConfig", "load_grid"]
 
 
 @dataclass(frozen=True)
@@ -67,20 +48,28 @@ class GridCell:
     """One run of the grid. `seed` is None for a row that is not trained."""
 
     row: str
+    """Its row in the table: the grid's row and the values of the axes that vary."""
     seed: int | None
     config: RunConfig
+    values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False)
+    """`row` and axis -> label of its value."""
+    label: str = ""
+    """What it is called among all runs of the grid, but for its seed."""
+    block: str = ""
+    """The block of rows that it stands in."""
 
-    @property
+    @cached_property
     def folder(self) -> RunFolder:
         return RunFolder.of(self.config)
 
     def __str__(self) -> str:
-        return self.row if self.seed is None else f"{self.row}, seed {self.seed}"
+        name = self.label or self.row
+        return name if self.seed is None else f"{name}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells in table order: row by row, seed by seed."""
+    """Cells in table order: block by block, row by row, seed by seed."""
 
     name: str
     cells: tuple[GridCell, ...]
@@ -114,22 +103,59 @@ def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
     """
     path = Path(path)
     values = read_yaml(path)
-    if "rows" not in values:
+    if not is_grid(values, path):
         config = parse_config(merge(values, path, overrides=overrides), str(path), overrides)
         return Grid(config.name, (GridCell(config.name, _seed(config), config),), None)
-    grid = _parse(values, path, [override for override in overrides if _root(override) in OWN_KEYS])
-    others = [override for override in overrides if _root(override) not in OWN_KEYS]
-    _refuse_new_rows(overrides, values["rows"])
-    if any(_root(override) == "seed" for override in others):
-        raise UserError(f"{path}: a grid has several seeds: change them as in seeds=[42,43]")
-    base = list(grid.base) if isinstance(grid.base, tuple) else grid.base
-    shared = merge({"base": base, **grid.config}, path)
-    cells = [cell for row in grid.rows for cell in _row_cells(grid, row, shared, path, others)]
-    _refuse_twins(cells, path)
+    grid, shared = read_grid(path, [override for override in overrides if _root(override) in OWN_KEYS])
+    builder = Builder(grid, path, shared, [override for override in overrides if _root(override) not in OWN_KEYS])
     reference = {label: {key: str(text) for key, text in row.items()} for label, row in grid.reference.items()}
-    found = Grid(grid.name, tuple(cells), grid.baseline, grid.metrics, reference)
+    found = Grid(grid.name, tuple(builder.cells()), grid.baseline, grid.metrics, reference)
+    _check_names(found, path)
     _check_columns(found, path)
     return found
+
+
+class Builder:
+    """Makes the cells of a grid file."""
+
+    def __init__(self, grid: GridConfig, path: Path, shared: Layer, overrides: Sequence[str]) -> None:
+        if any(_root(override) == "seed" for override in overrides):
+            raise UserError(f"{path}: a grid has several seeds: change them as in seeds=[42,43]")
+        self.path, self.shared, self.overrides = path, shared, overrides
+        self.above: Layer = {}
+        for override in overrides:
+            self.above = overlay(self.above, override_layer(override))
+        self.axes = Axes(grid, path)
+        self.points = self.axes.points()
+        self.labels = Labels(grid, self.axes, self.points)
+
+    def cells(self) -> list[GridCell]:
+        """All runs, refusing two of one name and two that are the same run."""
+        found = [cell for point in self.points for cell in self._cells(point)]
+        _refuse_twins(found, self.path)
+        return found
+
+    def _cells(self, point: Point) -> list[GridCell]:
+        config = self.config(point)
+        seeds = point.seeds if config.tuning.kind != "none" else point.seeds[:1]  # no seed changes a pretrained model
+        runs = [named(config.model_copy(update={"seed": seed})) for seed in seeds]
+        names = self.labels.of(point)
+        return [GridCell(names.row, _seed(run), run, point.values, names.label, names.block) for run in runs]
+
+    def config(self, point: Point, *choice: Layer) -> RunConfig:
+        """The configuration of a point, with whatever seed; a choice stands over axes and under rows."""
+        values = self.shared
+        for layer in (point.axes, *choice, point.own, self.above):
+            values = overlay(values, layer)
+        values = {**interpolated(values, self.path), "name": "run"}
+        return parse_config(values, f"{self.path}: {self.labels.of(point).label}", self.overrides)
+
+
+def _check_names(grid: Grid, path: Path) -> None:
+    rows = dict.fromkeys(cell.row for cell in grid.cells)
+    if grid.baseline is not None and grid.baseline not in rows:
+        close = did_you_mean(grid.baseline, rows)
+        raise UserError(f"{path}: baseline {grid.baseline!r} is not one of the rows{close}: {', '.join(rows)}")
 
 
 def _check_columns(grid: Grid, path: Path) -> None:
@@ -141,14 +167,6 @@ def _check_columns(grid: Grid, path: Path) -> None:
                 raise UserError(f"{path}: reference.{label}.{key}: no such column; there are {', '.join(columns)}")
 
 
-def _refuse_new_rows(overrides: Sequence[str], rows: dict[str, Any]) -> None:
-    """A misspelt label would otherwise add a row of defaults."""
-    for override in overrides:
-        root, *label = override.partition("=")[0].split(".")[:2]
-        if root == "rows" and label and label[0] not in rows:
-            raise UserError(f"override {override!r}: the grid has no such row{did_you_mean(label[0], rows)}")
-
-
 def _root(override: str) -> str:
     return override.partition("=")[0].partition(".")[0]
 
@@ -157,29 +175,7 @@ def _seed(config: RunConfig) -> int | None:
     return None if config.tuning.kind == "none" else config.seed
 
 
-def _parse(values: dict[str, Any], path: Path, overrides: Sequence[str]) -> GridConfig:
-    try:
-        merged = OmegaConf.merge(OmegaConf.create(values), OmegaConf.from_dotlist(list(overrides)))
-        return GridConfig.model_validate(OmegaConf.to_container(merged))
-    except yaml.YAMLError:
-        raise UserError(f"{path}: {' '.join(overrides)}: is not a YAML value") from None
-    except (OmegaConfBaseException, TypeError) as error:
-        raise UserError(f"{path}: {str(error).splitlines()[0]}") from None
-    except ValidationError as error:
-        raise UserError(f"{path}: " + "; ".join(explain(error, GridConfig))) from None
-
-
-def _row_cells(
-    grid: GridConfig, row: str, shared: dict[str, Any], path: Path, overrides: Sequence[str]
-) -> list[GridCell]:
-    values = merge(shared, path, above=[grid.rows[row]], overrides=overrides)
-    config = parse_config({**values, "name": "run"}, f"{path}: row {row!r}", overrides)
-    seeds = grid.seeds if config.tuning.kind != "none" else grid.seeds[:1]  # no seed changes a pretrained model
-    runs = [_named(config.model_copy(update={"seed": seed})) for seed in seeds]
-    return [GridCell(row, _seed(run), run) for run in runs]
-
-
-def _named(config: RunConfig) -> RunConfig:
+def named(config: RunConfig) -> RunConfig:
     """Name the run by what it is, so that a new row or another grid with the same run renames nothing."""
     parts = [Path(config.model.name).name, config.method.name, config.tuning.kind]
     if config.tuning.kind == "none":
@@ -190,8 +186,13 @@ def _named(config: RunConfig) -> RunConfig:
 
 
 def _refuse_twins(cells: Sequence[GridCell], path: Path) -> None:
-    seen: dict[str, GridCell] = {}
+    names: set[str] = set()
+    runs: dict[Path, GridCell] = {}
     for cell in cells:
-        twin = seen.setdefault(signature(cell.config), cell)
+        if str(cell) in names:
+            raise UserError(f"{path}: two runs are called {str(cell)!r}: give one of them a label")
+        names.add(str(cell))
+        twin = runs.setdefault(cell.folder.root, cell)
         if twin is not cell:
-            raise UserError(f"{path}: rows {twin.row!r} and {cell.row!r} describe the same run: change or drop one")
+            words = f"{twin.label!r} and {cell.label!r} describe the same run: change or drop one"
+            raise UserError(f"{path}: rows {words}")

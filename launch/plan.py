@@ -44,7 +44,7 @@ def table(plans: Sequence[CellPlan]) -> Table:
     for planned in plans:
         seed = "-" if planned.cell.seed is None else str(planned.cell.seed)
         words = [_words(planned.states.get(stage)) for stage in STAGES]
-        shown.add_row(planned.cell.row, seed, *words, str(planned.cell.folder.root))
+        shown.add_row(planned.cell.label or planned.cell.row, seed, *words, str(planned.cell.folder.root))
     return shown
 
 

@@ -37,14 +37,15 @@ def source_of_grids(grids: Sequence[Grid]) -> Source:
     reference = {label: texts for grid in grids for label, texts in grid.reference.items()}
     baselines = {grid.baseline for grid in grids}
     baseline = baselines.pop() if len(baselines) == 1 else None
-    return Source(cells, title, grids[0].runs, baseline, reference, blocks=len(grids) > 1)
+    blocks = len(grids) > 1 or any(cell.group for cell in cells)
+    return Source(cells, title, grids[0].runs, baseline, reference, blocks)
 
 
 def _cell(cell: GridCell, grid: Grid) -> Cell:
     failed = failure(cell.folder)
     columns = grid.columns(cell.config.evaluation.tasks)
     reason = f"failed: {failed}" if failed else None
-    return Cell(cell.row, cell.seed, cell.folder, columns, reason, config=cell.config)
+    return Cell(cell.row, cell.seed, cell.folder, columns, reason, cell.block, cell.config)
 
 
 def source_of_folders(folders: Sequence[Path]) -> Source:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.errors import UserError
-from pipeline.options import ConfigFile, GridFile, Overrides, Processes, tell
+from pipeline.options import ConfigFile, GridFile, Overrides, PartOption, Processes, tell
 from pipeline.quiet import debugging, silence
 from pipeline.tools import tools
 
@@ -27,9 +27,47 @@ app = typer.Typer(
 
 
 @app.command(epilog="Example: dualtune prepare configs/bitune/csqa.yaml data.max_tokens=256")
-def prepare(config: ConfigFile, overrides: Overrides = None) -> None:
-    """Read, check, template and tokenise the training data into the shared cache."""
-    _stage("prepare", config, overrides)
+def prepare(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    num_proc: Annotated[int, typer.Option(min=1, help="Processes that share the work; the rows are the same.")] = 1,
+    share: PartOption = None,
+) -> None:
+    """Read, check, template and tokenise the training data into the shared cache.
+
+    Of N processes with --share 1/N to N/N, here or on other machines with this cache, the last one joins the rows.
+    """
+    if share is None:
+        _stage("prepare", config, overrides, num_proc)
+    else:
+        _share("prepare", share, config, overrides, num_proc)
+
+
+@app.command(epilog="Example: dualtune audit configs/bitune/csqa.yaml audit.max_percent.duplicates=0")
+def audit(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    num_proc: Annotated[int, typer.Option(min=1, help="Processes that share the preparation.")] = 1,
+    html: Annotated[Path | None, typer.Option(help="The page; default: RUN/audit.html.", show_default=False)] = None,
+) -> None:
+    """Look at the training data before any GPU is used: what is lost and why, lengths, odd rows, decoded samples.
+
+    Prepares the data if they are not in the cache. Exit status 1 when a threshold (audit.max_percent) is passed.
+    """
+    from launch.tables import terminal
+    from pipeline.audit.stage import audit as audit_data
+    from pipeline.config import load_config
+    from pipeline.run_folder import RunFolder
+
+    run_config = load_config(config, overrides or ())
+    folder = RunFolder.of(run_config)
+    page = html or folder.audit
+    view = audit_data(run_config, folder, terminal(), page, num_proc)
+    tell(f"audit: {page}")
+    for finding in view.failed:
+        allowed = "no row is left" if finding.limit is None else f"more than audit.max_percent.{finding.name} allows"
+        tell(f"audit: {finding.words}: {finding.count} rows ({finding.percent:.2f}%), {allowed}")
+    raise typer.Exit(int(bool(view.failed)))
 
 
 @app.command(epilog="Example: dualtune train configs/bitune/csqa.yaml training.epochs=2 seed=43")
@@ -61,12 +99,7 @@ def evaluate(
     config: ConfigFile,
     overrides: Overrides = None,
     processes: Annotated[int, typer.Option(min=1, help="Processes that share the work, on a GPU each.")] = 1,
-    share: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N", help="Answer only the I-th of N shares, as one task of a job array.", show_default=False
-        ),
-    ] = None,
+    share: PartOption = None,
 ) -> None:
     """Score the trained model of one run (tuning=none: the pretrained one) on its evaluation tasks.
 
@@ -77,7 +110,7 @@ def evaluate(
     elif processes > 1:
         raise UserError("--share and --processes: give one of them")
     else:
-        _share(share, config, overrides)
+        _share("evaluate", share, config, overrides)
 
 
 @app.command(
@@ -103,14 +136,16 @@ def _stage(stage: Any, path: Path, overrides: list[str] | None, processes: int =
     print(folder.root)
 
 
-def _share(share: str, path: Path, overrides: list[str] | None) -> None:
+def _share(stage: Any, share: str, path: Path, overrides: list[str] | None, processes: int = 1) -> None:
     from pipeline.config import load_config
     from pipeline.run_folder import RunFolder
+    from pipeline.share import Share
     from pipeline.stages import run_share
 
+    part = Share.parse(share)
     config = load_config(path, overrides or ())
     folder = RunFolder.of(config)
-    run_share(config, folder, share, tell)
+    run_share(stage, config, folder, part, tell, processes)
     print(folder.root)
 
 
@@ -136,7 +171,7 @@ def run(
 
 @app.command(
     epilog="Examples: dualtune report configs/quickstart.yaml    dualtune report runs/*    "
-    "dualtune report configs/bitune/table1_*.yaml --layout table1 --reference"
+    "dualtune report configs/bitune/table1.yaml --layout table1 --reference"
 )
 def report(
     source: Annotated[

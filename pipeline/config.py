@@ -11,25 +11,31 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, ValidationError, model_validator
 
+from pipeline.audit.config import AuditConfig
 from pipeline.errors import UserError
 from pipeline.evaluate.config import EvaluationConfig
 from pipeline.faults import explain as explain
 from pipeline.faults import keys_of
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
 from pipeline.prepare.config import DataConfig
+from pipeline.prepare.filter_config import FiltersConfig
 from pipeline.schema import Schema
 from pipeline.train.config import TrainingConfig
 from pipeline.yaml_file import read_yaml as read_yaml
 
 SCHEMA_VERSION = 1
-UNSIGNED = ("name", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
-            "training.log_every", "training.validate_every", "training.tensorboard", "training.grace_seconds",
-            "training.zero")  # fmt: skip
+UNSIGNED = ("name", "model.kernels", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
+            "training.log_every", "training.tensorboard", "training.grace_seconds", "training.compile",
+            "training.zero", "audit")  # fmt: skip
 """Fields that cannot change what is trained. Evaluation results carry a signature of their own."""
 
 LATER: dict[str, Any] = {
+    "data.filters": FiltersConfig().model_dump(mode="json"),
     "training.micro_batch_tokens": None,
     "data.validation_fraction": 0.0,
+    "method.embeddings": "shared",
+    "training.validate_every": None,
+    "training.export": "last",
 }
 """Keys younger than the schema version and their defaults: left out where they have it, so that runs from before keep
 their signature. A path goes through every item of a list."""
@@ -40,6 +46,10 @@ SHORTHANDS = {"model": "name", "method": "name", "tuning": "kind"}
 
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+GRID_KEYS = ("rows", "axes", "cells", "presets")
+"""Keys that tell the file of a grid from that of a run."""
 
 
 class PathsConfig(Schema):
@@ -61,6 +71,7 @@ class RunConfig(Schema):
     data: DataConfig | None = None
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    audit: AuditConfig = AuditConfig()
     paths: PathsConfig = PathsConfig()
 
     @model_validator(mode="after")
@@ -70,9 +81,17 @@ class RunConfig(Schema):
         return self
 
     @model_validator(mode="after")
+    def _trains_embeddings(self) -> "RunConfig":
+        if self.method.embeddings == "separate" and self.tuning.kind not in ("none", "full"):
+            raise ValueError(f"method.embeddings = separate needs tuning.kind full: {self.tuning.kind} trains none")
+        return self
+
+    @model_validator(mode="after")
     def _validates_on_rows(self) -> "RunConfig":
         if self.training.validate_every is not None and not (self.data and self.data.validation_fraction):
             raise ValueError("training.validate_every needs rows to validate on: set data.validation_fraction")
+        if self.training.export == "best" and self.training.validate_every is None:
+            raise ValueError('training.export = "best" needs validations to choose by: set training.validate_every')
         return self
 
 
@@ -83,8 +102,9 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
         UserError: naming the file, the key, the value and what was allowed.
     """
     values = read_yaml(Path(path))
-    if "rows" in values:
-        raise UserError(f"{path}: is a grid (it has rows:): `dualtune run` and `report` take it, stages take one run")
+    if grid_key := next((key for key in GRID_KEYS if key in values), None):
+        words = "`dualtune run` and `report` take it, stages take one run"
+        raise UserError(f"{path}: is a grid (it has {grid_key}:): {words}")
     return parse_config(merge(values, Path(path), overrides=overrides), str(path), overrides)
 
 
@@ -123,21 +143,34 @@ def merge(
 
 
 def _override(override: str) -> Any:
+    return OmegaConf.create(override_layer(override))
+
+
+def override_layer(override: str) -> dict[str, Any]:
+    """`training.epochs=3` as {training: {epochs: 3}}, short forms written out.
+
+    Raises:
+        UserError: it is not of the form key=value, or the value is not YAML.
+    """
     key, separator, _ = override.partition("=")
     if not separator or not key:
         raise UserError(f"override {override!r} is not of the form key=value, for example training.epochs=3")
     try:
-        return _expand(OmegaConf.to_container(OmegaConf.from_dotlist([override])))
+        return expand(OmegaConf.to_container(OmegaConf.from_dotlist([override])))
     except (OmegaConfBaseException, yaml.YAMLError):
         raise UserError(f"override {override!r}: {override.partition('=')[2]!r} is not a YAML value") from None
 
 
 def _expand(values: Any) -> Any:
+    return OmegaConf.create(expand(values))
+
+
+def expand(values: Any) -> dict[str, Any]:
     """The layer with its shorthands written out."""
-    return OmegaConf.create({
+    return {
         key: {SHORTHANDS[key]: value} if key in SHORTHANDS and isinstance(value, str) else value
         for key, value in values.items()
-    })  # fmt: skip
+    }
 
 
 def _layers(values: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> list[Any]:

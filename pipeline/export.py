@@ -11,6 +11,7 @@ from torch import Tensor
 from pipeline.errors import StageError, UserError
 from pipeline.files import atomic_folder
 from pipeline.model import DualBranch
+from pipeline.model.merging import merged
 from pipeline.model.storage import ADAPTERS, BRANCH, CARD, consolidate, save
 from pipeline.quiet import hush_deepspeed
 
@@ -19,11 +20,14 @@ WRITTEN = (CARD, ADAPTERS, BRANCH, "config.json", "generation_config.json", "ada
 """Files that are written anew; all others of the folder, the tokenizer's, are copied."""
 
 
-def export_model(source: Path, target: Path, precision: str, shard_size: str) -> None:
+def export_model(source: Path, target: Path, precision: str, shard_size: str, merge: bool = False) -> None:
     """Write the model of `source` to `target`, whole or not at all, and prove it equal by reading it back.
 
     A full model's causal stream is an ordinary Hugging Face folder, an adapter one in PEFT's form. Mixing parameters
     stay float32.
+
+    Args:
+        merge: write adapters as part of the weights, two full branches.
 
     Raises:
         UserError: `source` is no trained model, `target` exists, or an option is none.
@@ -36,7 +40,9 @@ def export_model(source: Path, target: Path, precision: str, shard_size: str) ->
     if target.exists():
         raise UserError(f"{target}: is there already: choose another folder")
     hush_deepspeed()
-    model = DualBranch.from_pretrained(source)
+    model = (
+        merged(DualBranch.from_pretrained(source, precision="fp32")) if merge else DualBranch.from_pretrained(source)
+    )
     for name, parameter in model.named_parameters():
         if ".mixing." not in name:
             parameter.data = parameter.data.to(PRECISIONS[precision])

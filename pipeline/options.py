@@ -8,13 +8,23 @@ import typer
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of one run.", show_default=False)]
 GridFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="YAML file of one run or of a grid (it has `rows:`).", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="YAML file of one run or of a grid (`rows:`, `axes:`).",
+        show_default=False,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Changes to the file, such as training.epochs=2", show_default=False),
 ]
 Processes = Annotated[int, typer.Option(min=1, help="That share one training on this machine, one a GPU.")]
+
+PartOption = Annotated[
+    str | None,
+    typer.Option(metavar="I/N", help="Do only the I-th of N shares, as one task of a job array.", show_default=False),
+]
 
 
 def tell(message: str) -> None:

@@ -3,6 +3,7 @@
 RUNS/NAME-SIGNATURE/
   config.yaml            the resolved configuration
   versions.json          code and library versions
+  audit.html             the audit of the data, if it was asked for
   prepare.json           manifest of the prepared data (the rows lie in the shared cache)
   train/metrics.jsonl    one line per logged step
   train/tensorboard/
@@ -48,6 +49,10 @@ class RunFolder:
     @property
     def prepare_manifest(self) -> Path:
         return self.root / "prepare.json"
+
+    @property
+    def audit(self) -> Path:
+        return self.root / "audit.html"
 
     @property
     def metrics(self) -> Path:

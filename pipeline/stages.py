@@ -16,6 +16,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import UserError
 from pipeline.files import read_json, write_json
 from pipeline.run_folder import RunFolder
+from pipeline.share import Share
 from pipeline.versions import versions
 
 Stage = Literal["prepare", "train", "evaluate"]
@@ -108,7 +109,7 @@ def run_missing(
     """Run the incomplete ones of `stages` (default: all this run needs), saying of each what happens.
 
     Args:
-        processes: that share the training or the evaluation.
+        processes: that share each stage.
     """
     with exclusive(folder, tell):
         _remove_leftovers(folder)
@@ -124,26 +125,26 @@ def run_missing(
                 _write_versions(folder)
                 import_module("pipeline.train.spawn").train_in_processes(folder, processes)
             else:
-                run_stage(stage, config, folder, **({"processes": processes} if stage == "evaluate" else {}))
+                run_stage(stage, config, folder, **({"processes": processes} if stage != "train" else {}))
             gc.collect()  # accelerate's wrappers hold the model in a cycle: the next stage needs its memory
         if all(state(stage, config, folder).complete for stage in stages_of(config)):
             folder.failure.unlink(missing_ok=True)  # the record of an earlier attempt
 
 
-def run_share(config: RunConfig, folder: RunFolder, share: str, tell: Tell) -> None:
-    """Evaluate one share (`2/4`) beside processes that evaluate the others; the last one writes the results."""
-    from pipeline.evaluate.answers import Share
-
-    part = Share.parse(share)
+def run_share(stage: Stage, config: RunConfig, folder: RunFolder, part: Share, tell: Tell, processes: int = 1) -> None:
+    """Prepare or evaluate one share beside processes that do the others; the last one writes the results."""
     if not folder.config.exists() or not folder.versions.exists():
         with exclusive(folder, tell):
             folder.create(config)
             _write_versions(folder)
-    with _recorded("evaluate", folder):
-        waiting = import_module("pipeline.evaluate").evaluate_share(config, folder, part)
+    with _recorded(stage, folder):
+        if stage == "prepare":
+            waiting = import_module("pipeline.prepare").prepare_share(config, folder, part, processes)
+        else:
+            waiting = import_module("pipeline.evaluate").evaluate_share(config, folder, part)
     folder.failure.unlink(missing_ok=True)
     words = f"done; {', '.join(waiting)} must wait for other shares" if waiting else "done, and with it all shares"
-    tell(f"evaluate {share}: {words}")
+    tell(f"{stage} {part}: {words}")
 
 
 def _remove_leftovers(folder: RunFolder) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.cache_tools import data_app
 from pipeline.errors import UserError
 from pipeline.options import ConfigFile, GridFile, Overrides, Processes, tell
 
@@ -13,6 +14,7 @@ config_app = typer.Typer(help="Look at configurations without running anything."
 tools.add_typer(config_app, name="config")
 show_app = typer.Typer(help="Draw what methods are made of.", no_args_is_help=True)
 tools.add_typer(show_app, name="show")
+tools.add_typer(data_app, name="data")
 verify_app = typer.Typer(help="Prove on this machine what dualtune promises.", no_args_is_help=True)
 tools.add_typer(verify_app, name="verify")
 
@@ -148,11 +150,15 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to write.", show_default=False)],
     precision: Annotated[str, typer.Option(help="fp32 or bf16: of the written weights.")] = "fp32",
     shard_size: Annotated[str, typer.Option(help="Largest file of weights.")] = "5GB",
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Adapters become part of the weights of full branches.")
+    ] = False,
 ) -> None:
-    """Write a trained model anew: another precision, files of another size. It is read back and compared."""
+    """Write a trained model anew: another precision, files of another size, adapters merged. It is read back and
+    compared."""
     from pipeline.export import export_model
 
-    export_model(model, target, precision, shard_size)
+    export_model(model, target, precision, shard_size, merge)
     print(target)
 
 

@@ -1,6 +1,8 @@
 """Reading YAML so that nothing in it is lost: a key given twice is an error."""
 
 import json
+import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,36 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{path}: must hold keys and values, not {_kind(values)}")
     return values
+
+
+def read_sections(path: Path) -> dict[str, Any]:
+    """The same, a top-level key at a time: equal sections of many files are parsed once. Not to be changed in place.
+
+    Raises:
+        UserError: as `read_yaml`.
+    """
+    try:
+        sections = [_section(text) for text in TOP_LEVEL.split(path.read_text(encoding="utf-8")) if text]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return read_yaml(path)
+    keys = [key for section in sections for key in section]
+    if len(set(keys)) < len(sections) or len(keys) != len(sections):
+        return read_yaml(path)
+    return {key: value for section in sections for key, value in section.items()}
+
+
+TOP_LEVEL = re.compile(r"^(?=\w+:)", re.MULTILINE)
+
+
+@lru_cache(maxsize=50_000)
+def _section(text: str) -> dict[str, Any]:
+    """One key with what is under it; empty where the text is anything else, which is left to `read_yaml`."""
+    found = yaml.load(text, Loader=UniqueKeyLoader)
+    try:
+        json.dumps(found, default=str, skipkeys=True)
+    except ValueError:  # an alias within itself
+        return {}
+    return found if isinstance(found, dict) and len(found) == 1 else {}
 
 
 def _kind(values: Any) -> str:

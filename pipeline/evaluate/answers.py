@@ -9,38 +9,10 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import StageError, UserError
-
-
-@dataclass(frozen=True)
-class Share:
-    """Every `count`-th pass, counted from `number` (1 to count): what one of several processes answers."""
-
-    number: int = 1
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.count:
-            raise UserError(f"share {self.number}/{self.count}: must be 1/{self.count} to {self.count}/{self.count}")
-
-    @classmethod
-    def parse(cls, text: str) -> "Share":
-        """From `2/4`, the second of four shares.
-
-        Raises:
-            UserError: it is not of that form.
-        """
-        number, _, count = text.partition("/")
-        if not (number.isdecimal() and count.isdecimal() and int(count)):
-            raise UserError(f"share {text!r}: must be of the form 2/4, the second of four")
-        return cls(int(number), int(count))
-
-    def holds(self, index: int) -> bool:
-        return index % self.count == self.number - 1
+from pipeline.errors import StageError
 
 
 class Answers:

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from pipeline.config import RunConfig
 from pipeline.errors import UserError
-from pipeline.evaluate.answers import Share
 from pipeline.quiet import silence
 from pipeline.run_folder import RunFolder
+from pipeline.share import Share
 
 
 @contextmanager

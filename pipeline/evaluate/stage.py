@@ -7,7 +7,6 @@ from rich.console import Console
 
 from pipeline.config import RunConfig
 from pipeline.errors import UserError
-from pipeline.evaluate.answers import Share
 from pipeline.evaluate.catalogue import TASKS, template_of
 from pipeline.evaluate.fingerprint import is_finished, missing_tasks, model_fingerprint, own_hash
 from pipeline.evaluate.harness import BranchedLM
@@ -18,6 +17,7 @@ from pipeline.evaluate.suite import check_tasks, load_task
 from pipeline.files import read_json
 from pipeline.model import load_tokenizer
 from pipeline.run_folder import RunFolder
+from pipeline.share import Share
 
 
 def evaluate(config: RunConfig, folder: RunFolder, processes: int = 1) -> dict[str, dict[str, Any]]:

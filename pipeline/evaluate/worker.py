@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from pipeline.errors import StageError
-from pipeline.evaluate.answers import Answers, Share
+from pipeline.evaluate.answers import Answers
 from pipeline.evaluate.progress import Progress
+from pipeline.share import Share
 
 Request = TypeVar("Request")
 Plan = Callable[[Mapping[str, Request], int], Iterator[list[str]]]

@@ -34,6 +34,7 @@ class Exchange:
     """In the last layer: keys and values of the prompt rows of the causal stream, if it has any."""
 
 
+@torch.compiler.disable  # layouts and exchanges are Python objects; compiled layers call it as it is
 def attend(
     module: nn.Module,
     query: Tensor,
@@ -128,6 +129,9 @@ def _read_features(exchange: Exchange, key: Tensor | None, value: Tensor | None)
 
 def _attend_pieces(call: Call, pieces: Pieces, pattern: Pattern, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Rows of which each sees those of its own piece, as the pattern says."""
+    kernel = call.layout.kernel
+    if kernel is not None and kernel.handles(pattern):
+        return kernel.pieces(call.layout, pieces, pattern, (query, key, value), call.options)
     if pattern.sparsity is not None:
         return pieces.plan(pattern).attend(query, key, value, call.options)
     # Padding lies behind the tokens, where a causal row never looks: no mask is needed.
@@ -146,6 +150,8 @@ def _attend_answers(
     if layout.prompts.total == 0:  # whole samples
         assert layout.first is not None
         return _attend_pieces(call, pieces, layout.first, query, key, value)
+    if layout.kernel is not None:
+        return layout.kernel.answers(layout, (prompt_key, prompt_value), (query, key, value), call.options)
     queries, keys, values = pieces.pad(query), pieces.pad(key), pieces.pad(value)
     keys = torch.cat([_of_owner(layout, prompt_key), keys], dim=2)
     values = torch.cat([_of_owner(layout, prompt_value), values], dim=2)

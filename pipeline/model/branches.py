@@ -164,7 +164,11 @@ def add_branches(layers: nn.ModuleList, method: MethodConfig, tuning: TuningConf
 
 
 def _copy(layer: nn.Module, share_base: bool) -> nn.Module:
-    if not share_base and any(map(is_sharded, layer.parameters())):
-        return copy_sharded(layer)
-    shared = {id(parameter): parameter for parameter in layer.parameters()} if share_base else {}
-    return copy.deepcopy(layer, memo=shared)
+    if share_base:
+        return copy.deepcopy(layer, memo={id(parameter): parameter for parameter in layer.parameters()})
+    return own_copy(layer)
+
+
+def own_copy(module: nn.Module) -> nn.Module:
+    """A copy with parameters of its own, sharded or not."""
+    return copy_sharded(module) if any(map(is_sharded, module.parameters())) else copy.deepcopy(module)

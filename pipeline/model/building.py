@@ -20,7 +20,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from pipeline.errors import UserError
 from pipeline.model import attention, sharding
 from pipeline.model.adapters import add_adapters
-from pipeline.model.branches import BranchedLayer, add_branches
+from pipeline.model.branches import BranchedLayer, add_branches, own_copy
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
 from pipeline.model.dual_branch import DualBranch
 from pipeline.model.head import LossHead
@@ -47,6 +47,8 @@ def assemble(
     base.set_attn_implementation(attention.NAME)
     has_adapters = tuning.kind not in ("none", "full")
     add_branches(decoder_layers(base), method, tuning)
+    if method.embeddings == "separate" and tuning.kind == "full":
+        base.base_model.add_module("prompt", nn.ModuleDict({"embed_tokens": own_copy(base.get_input_embeddings())}))
     adapters = None
     if has_adapters:
         with torch.random.fork_rng(devices=[]):

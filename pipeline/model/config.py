@@ -90,6 +90,8 @@ class MethodConfig(Schema):
     name: str = "custom"
     branches: Annotated[tuple[BranchConfig, ...], Field(min_length=1, max_length=2)]
     theta_init: Annotated[float, Field(gt=0)] = 0.01
+    embeddings: Literal["shared", "separate"] = "shared"
+    """Does a prompt branch with its own weights have its own input embeddings too? Only trained by tuning full."""
 
     @model_validator(mode="before")
     @classmethod
@@ -110,6 +112,8 @@ class MethodConfig(Schema):
     def _check_branches(self) -> "MethodConfig":
         if len(self.branches) == 2 and self.branches[0].weights != "answer":
             raise ValueError("the first of two branches must have weights: answer")
+        if self.embeddings == "separate" and self.branches[-1].weights == "answer":
+            raise ValueError("embeddings: separate is for a branch with weights: own")
         if any(branch.scope == "input" for branch in self.branches) and (
             len(self.branches) == 2 or self.branches[0].weights == "own"
         ):
@@ -160,3 +164,5 @@ class ModelConfig(Schema):
     """Arithmetic and frozen weights; trained weights and mixing are always float32."""
     trust_remote_code: bool = False
     gradient_checkpointing: bool = False
+    kernels: Literal["auto", "sdpa", "flex", "varlen"] = "auto"
+    """Of attention in training; the choice is proven on the device at the start, see docs/scale.md."""

@@ -14,6 +14,7 @@ from pipeline.model.batch import Batch
 from pipeline.model.branches import BranchedLayer
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
 from pipeline.model.head import token_losses, token_scores
+from pipeline.model.kernels import Kernel
 from pipeline.model.layout import Layout, lay_out
 from pipeline.model.sharding import gathered
 
@@ -37,6 +38,8 @@ class DualBranch(nn.Module):
         self.base, self.method, self.tuning = base, method, tuning
         self.facts: dict[str, Any] = {}
         """What was recorded when the model was saved (template hash, signature, ...)."""
+        self.kernel: Kernel | None = None
+        """Of attention, in training; see `pipeline.model.kernel_choice`."""
         # PEFT's wrapper holds the same modules; registered, it would double every name.
         self.__dict__["adapters"] = adapters
 
@@ -67,13 +70,15 @@ class DualBranch(nn.Module):
         window = getattr(self.model.config, "sliding_window", None)
         if window and batch.longest > window:
             raise UserError(f"a sample of {batch.longest} tokens is longer than the model's sliding window of {window}")
-        return lay_out(batch.to(self.device), self.method, join)
+        layout = lay_out(batch.to(self.device), self.method, join)
+        layout.kernel = self.kernel
+        return layout
 
     def run(self, layout: Layout) -> Tensor:
         """One pass through all layers: [causal rows, width]; with a prompt branch [answer rows, width]."""
         decoder = self.model.base_model
         output = decoder(
-            input_ids=layout.input_ids,
+            **self._inputs(layout),
             position_ids=layout.position_ids,
             # A mask of four dimensions is passed through as it is: the model makes none of its own.
             attention_mask=torch.zeros(1, 1, 1, 1, device=layout.input_ids.device),
@@ -82,6 +87,15 @@ class DualBranch(nn.Module):
         )
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
+
+    def _inputs(self, layout: Layout) -> dict[str, Tensor]:
+        """Token ids, or embeddings where the prompt branch has its own."""
+        own = getattr(self.model.base_model, "prompt", None)
+        if own is None:
+            return {"input_ids": layout.input_ids}
+        causal, prompt = layout.input_ids.split([layout.causal_rows, layout.branch_rows], dim=1)
+        embedded: Tensor = self.model.get_input_embeddings()(causal)
+        return {"inputs_embeds": torch.cat([embedded, own["embed_tokens"](prompt).to(embedded.device)], dim=1)}
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, width] -> [rows, vocabulary]."""

@@ -1,10 +1,46 @@
-"""Scaled dot-product attention as all streams and patterns call it."""
+"""Scaled dot-product attention as all streams and patterns call it, and what other kernels have to offer."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from pipeline.model.layout import Layout, Pieces
+    from pipeline.model.patterns import Pattern
+
+
+Rows = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values."""
+
+
+class Kernel(Protocol):
+    """Attention over the packed row, in the place of padded blocks and masks.
+
+    `rows` are queries, keys and values, [1, heads, total, dim] each; results are [1, total, heads, dim]. What is made
+    once for a batch is kept in `Layout.plans`.
+    """
+
+    name: str
+
+    def handles(self, pattern: "Pattern") -> bool:
+        """Has the kernel a form of this pattern?"""
+
+    def pieces(
+        self, layout: "Layout", pieces: "Pieces", pattern: "Pattern", rows: Rows, options: dict[str, Any]
+    ) -> Tensor:
+        """Rows of which each sees those of its own piece, as the pattern says."""
+
+    def answers(self, layout: "Layout", prompt: tuple[Tensor, Tensor], rows: Rows, options: dict[str, Any]) -> Tensor:
+        """Rows of answers: each sees its whole prompt, whose keys and values are `prompt`, then itself causally."""
+
+
+def uniform(query: Tensor, key: Tensor, value: Tensor) -> Rows:
+    """In one dtype: that of autocast, else that of the values. Rotary embeddings may have widened the others."""
+    device = value.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else value.dtype
+    return query.to(dtype), key.to(dtype), value.to(dtype)
 
 
 def sdpa(

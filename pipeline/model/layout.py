@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pipeline.model.batch import Batch
 from pipeline.model.config import MethodConfig
+from pipeline.model.kernels import Kernel
 from pipeline.model.patterns import PATTERNS, Pattern, make_pattern
 from pipeline.model.slippery import SlipperyPlan
 
@@ -131,6 +132,10 @@ class Layout:
     answer_rows: Tensor | slice
     """Rows of the last layer's output that are the answers' hidden states."""
     recorder: dict[int, tuple[Tensor, Tensor]] | None = None
+    kernel: Kernel | None = None
+    """Attention over the packed row, where one was chosen (`pipeline.model.kernel_choice`); None: SDPA with masks."""
+    plans: dict[Any, Any] = field(default_factory=dict)
+    """What the kernel made once for this batch."""
     _answer_mask: Tensor | None = None
     _copies: dict[torch.device, "Layout"] = field(default_factory=dict)
 
@@ -142,7 +147,7 @@ class Layout:
         if device not in self._copies:
             moved: dict[str, Any] = {n: part.to(device) for n, part in vars(self).items() if isinstance(part, Tensor)}
             moved |= {name: getattr(self, name).to(device) for name in ("prompts", "answers")}
-            self._copies[device] = replace(self, **moved | {"_answer_mask": None})
+            self._copies[device] = replace(self, **moved | {"_answer_mask": None, "plans": {}})
         return self._copies[device]
 
     @property

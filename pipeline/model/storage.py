@@ -75,7 +75,7 @@ def save(
     write_json(folder / CARD, {
         "format": 1,
         "dualtune": __version__,
-        "model": model.base.model_dump(mode="json"),
+        "model": model.base.model_dump(mode="json", exclude={"kernels"}),
         "method": model.method.model_dump(mode="json"),
         "tuning": model.tuning.model_dump(mode="json"),
         "facts": facts,

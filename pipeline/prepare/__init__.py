@@ -5,12 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.prepare.cache import PreparedData, Row
-    from pipeline.prepare.stage import prepare
+    from pipeline.prepare.stage import prepare, prepare_share
     from pipeline.prepare.templates import template_hash
 
-_HOMES = {"PreparedData": "cache", "Row": "cache", "prepare": "stage", "template_hash": "templates"}
+_HOMES = {
+    "PreparedData": "cache",
+    "Row": "cache",
+    "prepare": "stage",
+    "prepare_share": "stage",
+    "template_hash": "templates",
+}
 
-__all__ = ["PreparedData", "Row", "prepare", "template_hash"]
+__all__ = ["PreparedData", "Row", "prepare", "prepare_share", "template_hash"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,25 +8,21 @@ CACHE/prepared/KEY/
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import datasets
 import pyarrow as pa
 
 from pipeline.errors import StageError
 from pipeline.files import atomic_folder, read_json, write_json
-from pipeline.prepare.tokens import Tokens
+from pipeline.prepare.locks import Tell, use, writing
+from pipeline.prepare.piece import SCHEMA, Piece
 
 ROWS, REJECTS, MANIFEST = "rows.arrow", "rejects.jsonl", "manifest.json"
-SCHEMA = pa.schema([
-    ("id", pa.string()), ("input_ids", pa.list_(pa.int32())), ("prompt_length", pa.int32()),
-    ("segments", pa.list_(pa.int32())),
-])  # fmt: skip
-BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -43,9 +39,14 @@ class Row:
 class PreparedData:
     """Prepared rows in the cache, read as they are needed."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, path: Path, manifest: dict[str, Any], guard: IO[bytes]) -> None:
+        """
+        Args:
+            guard: keeps the rows from being cleaned away, see `pipeline.prepare.locks.use`.
+        """
         self.path = path
         self.manifest = manifest
+        self._guard = guard
         self._rows = datasets.Dataset.from_file(str(path / ROWS))
 
     @property
@@ -59,6 +60,11 @@ class PreparedData:
     def __getitem__(self, index: int) -> Row:
         return Row(**self._rows[index])
 
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows in columns, a few hundred at a time, read without being mapped."""
+        with pa.OSFile(str(self.path / ROWS), "rb") as file, pa.ipc.open_stream(file) as stream:
+            yield from stream
+
     def rows(self) -> Iterator[Row]:
         """All rows, in the order of the sources."""
         for row in self._rows:
@@ -66,38 +72,25 @@ class PreparedData:
 
 
 class Writer:
-    """Writes rows.arrow and rejects.jsonl as rows come by, a batch at a time."""
+    """Writes rows.arrow and rejects.jsonl as pieces come by."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._stream = pa.ipc.new_stream(str(folder / ROWS), SCHEMA)
         self._rejects = (folder / REJECTS).open("w", encoding="utf-8")
-        self._batch: list[dict[str, Any]] = []
 
-    def add(self, name: str, tokens: Tokens) -> None:
-        self._batch.append({
-            "id": name, "input_ids": tokens.input_ids, "prompt_length": tokens.prompt_length,
-            "segments": tokens.segments,
-        })  # fmt: skip
-        if len(self._batch) >= BATCH:
-            self._flush()
-
-    def reject(self, values: dict[str, Any]) -> None:
-        self._rejects.write(json.dumps(values, ensure_ascii=False) + "\n")
-
-    def _flush(self) -> None:
-        self._stream.write_batch(pa.RecordBatch.from_pylist(self._batch, schema=SCHEMA))
-        self._batch = []
+    def put(self, piece: Piece) -> None:
+        if piece.rows.num_rows:
+            self._stream.write_batch(piece.rows.select(SCHEMA.names))
+        for reject in piece.rejects:
+            self._rejects.write(json.dumps(reject.as_dict(), ensure_ascii=False) + "\n")
 
     def __enter__(self) -> "Writer":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                self._flush()
-        finally:
-            self._rejects.close()
-            self._stream.close()
+    def __exit__(self, *_: object) -> None:
+        self._rejects.close()
+        self._stream.close()
 
 
 class _Published(Exception):
@@ -106,28 +99,54 @@ class _Published(Exception):
 
 def load(path: Path) -> PreparedData | None:
     """The prepared rows, or None where the folder is absent, torn or damaged."""
+    guard = use(path / MANIFEST)
     manifest = read_json(path / MANIFEST)
     try:
-        if not isinstance(manifest, dict) or manifest["key"] != path.name:
+        if guard is None or not isinstance(manifest, dict) or manifest["key"] != path.name:
             return None
         if any(_checksum(path / name) != manifest["sha256"][name] for name in (ROWS, REJECTS)):
             return None
-        data = PreparedData(path, manifest)
+        data = PreparedData(path, manifest, guard)
     except (OSError, KeyError, TypeError, pa.ArrowException):
         return None
     return data if len(data) == manifest["rows"]["kept"] else None
 
 
-def publish(path: Path, write: Callable[[Writer], dict[str, Any]]) -> PreparedData:
-    """Write a folder and move it to its place whole. Processes that prepare one key at once all end up with
-    whole, equal content: the first to finish is kept.
+def publish(path: Path, write: Callable[[Writer], dict[str, Any]], tell: Tell) -> tuple[PreparedData, bool]:
+    """The rows that another process has written meanwhile, or those of `write`, moved to their place whole.
+
+    One process writes, those that want the same key wait for it. Where the file system has no locks all write, and
+    the first to finish is kept.
 
     Args:
         write: puts the rows into the writer and returns the manifest.
+        tell: is told when another process is waited for.
+
+    Returns:
+        The rows, and whether they were there.
 
     Raises:
         StageError: the folder can't be written.
     """
+    with writing(path, tell):
+        found = load(path)
+        if found is not None:
+            return found, True
+        remove_leftovers(path)
+        _write(path, write)
+    data = load(path)
+    if data is None:
+        raise StageError(f"{path}: what was written can't be read back whole")
+    return data, False
+
+
+def remove_leftovers(path: Path) -> None:
+    """What writers of this key that were killed have left. Only for who holds the right to write."""
+    for leftover in path.parent.glob(f".{path.name}.*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _write(path: Path, write: Callable[[Writer], dict[str, Any]]) -> None:
     try:
         with atomic_folder(path) as temporary:
             _fill(temporary, write)
@@ -138,10 +157,6 @@ def publish(path: Path, write: Callable[[Writer], dict[str, Any]]) -> PreparedDa
     except StageError:
         if not load(path):  # losing the race to an equal folder is no failure
             raise
-    data = load(path)
-    if data is None:
-        raise StageError(f"{path}: what was written can't be read back whole")
-    return data
 
 
 def _fill(folder: Path, write: Callable[[Writer], dict[str, Any]]) -> None:

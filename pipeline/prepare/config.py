@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from pipeline.prepare.filter_config import FiltersConfig
 from pipeline.schema import Schema
 
 Form = Literal[
@@ -58,6 +59,8 @@ class DataConfig(Schema):
     reasoning and then the answer; `chat`: the model's own chat template."""
     max_tokens: Annotated[int, Field(ge=2)] = 512
     """Rows with more tokens (prompt + answer + EOS) are dropped and counted, never cut."""
+    filters: FiltersConfig = FiltersConfig()
+    """Which usable rows are left out all the same."""
     max_dropped_percent: Annotated[float, Field(ge=0, le=100)] = 50.0
     """Above this share of dropped or rejected rows the stage fails."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0

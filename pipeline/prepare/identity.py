@@ -8,10 +8,11 @@ from transformers import PreTrainedTokenizerFast
 
 from pipeline.config import digest
 from pipeline.prepare.config import DataConfig
+from pipeline.prepare.filters import Filters
 from pipeline.prepare.sources import Source
 from pipeline.prepare.templates import template_hash
 
-PREPARE_VERSION = 3
+PREPARE_VERSION = 4
 """Raised whenever this package's code makes other rows from the same input."""
 
 
@@ -27,12 +28,19 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
     return digest({"tokenizer": hashlib.sha256(json.dumps(content).encode()).hexdigest(), "special": special})
 
 
-def prepared_key(data: DataConfig, sources: Sequence[Source], tokenizer: PreTrainedTokenizerFast) -> str:
-    """Equal on every machine for equal content: paths and output folders don't count, file names do (row ids)."""
+def prepared_key(
+    data: DataConfig, sources: Sequence[Source], tokenizer: PreTrainedTokenizerFast, content: str, filters: Filters
+) -> str:
+    """Equal on every machine for equal content: paths and output folders don't count, file names do (row ids).
+
+    Args:
+        content: `tokenizer_hash(tokenizer)`, which takes as long as preparing thousands of rows.
+    """
     return digest({
         "version": PREPARE_VERSION,
         "sources": [source.identity for source in sources],
         "template": template_hash(data.template, tokenizer),
-        "tokenizer": tokenizer_hash(tokenizer),
+        "tokenizer": content,
         "max_tokens": data.max_tokens,
+        "filters": filters.identity(),
     })  # fmt: skip

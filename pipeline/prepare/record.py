@@ -12,6 +12,9 @@ class Fault(Exception):
         self.reason = reason
         self.detail = detail
 
+    def __reduce__(self) -> tuple[type["Fault"], tuple[str, str]]:
+        return Fault, (self.reason, self.detail)  # exceptions are pickled by their message
+
 
 @dataclass(frozen=True)
 class Record:

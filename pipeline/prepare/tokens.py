@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from tokenizers import Encoding
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.prepare.record import Fault
@@ -22,6 +24,15 @@ class Tokens:
     """Prompt tokens with which a further segment starts."""
 
 
+class HasPrompt(Protocol):
+    """A row whose labels are its answer's tokens."""
+
+    @property
+    def input_ids(self) -> Sequence[int]: ...
+    @property
+    def prompt_length(self) -> int: ...
+
+
 def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrainedTokenizerFast) -> list[Tokens]:
     """Token ids of prompts with their answers; exactly one BOS in front (where the tokenizer has one) and one
     EOS behind, placed by position: the tokenizer's own post-processor is not used.
@@ -32,48 +43,60 @@ def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrai
     found = tokenizer(
         [text.prompt + text.answer for text in texts],
         add_special_tokens=False,
-        return_offsets_mapping=True,
         return_attention_mask=False,
         split_special_tokens=template != "chat",
     )
-    rows = zip(texts, found["input_ids"], found["offset_mapping"], strict=True)
-    return [_split(text, ids, spans, tokenizer) for text, ids, spans in rows]
+    rows = zip(texts, found["input_ids"], found.encodings or (), strict=True)
+    ends = tokenizer.bos_token_id, tokenizer.eos_token_id  # looked up slowly, so not for each row
+    return [_split(text, ids, encoding, *ends) for text, ids, encoding in rows]
 
 
 def encode_prompt(
     prompt: str, template: TemplateName, tokenizer: PreTrainedTokenizerFast, segments: Sequence[int] = ()
 ) -> tuple[list[int], tuple[int, ...]]:
     """Token ids of a prompt without answer, BOS in front, and the tokens with which its segments start."""
-    found = tokenizer(
-        prompt, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=template != "chat"
-    )
-    ids = _with_bos(list(found["input_ids"]), tokenizer)
-    spans = found["offset_mapping"]
-    return ids, tuple(_token_at(start, spans) + len(ids) - len(spans) for start in segments)
+    found = tokenizer(prompt, add_special_tokens=False, split_special_tokens=template != "chat")
+    ids = list(found["input_ids"])
+    opening = _with_bos(ids, tokenizer.bos_token_id)
+    assert found.encodings is not None
+    return opening, tuple(_token_at(start, found.encodings[0]) + len(opening) - len(ids) for start in segments)
 
 
-def _split(text: Rendered, ids: list[int], spans: list[tuple[int, int]], tokenizer: PreTrainedTokenizerFast) -> Tokens:
+def _split(text: Rendered, ids: list[int], encoding: Encoding, bos: int | None, eos: int) -> Tokens:
     """Split at the first token that ends behind the prompt's last character.
 
     The end decides, not the start: some tokenizers leave the space out of a token's span.
     """
     boundary = len(text.prompt)
-    split = _token_at(boundary, spans)
-    merged = split < len(ids) and spans[split][0] < boundary
-    prompt = _with_bos(ids[:split], tokenizer)
-    segments = tuple(_token_at(start, spans) + len(prompt) - split for start in text.segments)
-    return Tokens([*prompt, *ids[split:], tokenizer.eos_token_id], len(prompt), merged, segments)
+    split = _token_at(boundary, encoding)
+    merged = split < len(ids) and _first_character(split, encoding) < boundary
+    prompt = _with_bos(ids[:split], bos)
+    segments = tuple(_token_at(start, encoding) + len(prompt) - split for start in text.segments)
+    return Tokens([*prompt, *ids[split:], eos], len(prompt), merged, segments)
 
 
-def _token_at(character: int, spans: list[tuple[int, int]]) -> int:
+def _token_at(character: int, encoding: Encoding) -> int:
     """The first token that ends behind a character."""
-    return next((index for index, (_, end) in enumerate(spans) if end > character), len(spans))
+    found = encoding.char_to_token(character)
+    if found is not None:
+        return int(found)
+    # in no token's span: only now are all spans worth listing
+    return next((index for index, (_, end) in enumerate(encoding.offsets) if end > character), len(encoding))
 
 
-def _with_bos(ids: list[int], tokenizer: PreTrainedTokenizerFast) -> list[int]:
+def _first_character(token: int, encoding: Encoding) -> int:
+    span = encoding.token_to_chars(token)
+    return int(span[0]) if span else 0
+
+
+def _with_bos(ids: list[int], bos: int | None) -> list[int]:
     """One BOS in front; a chat template may have written it already."""
-    bos = tokenizer.bos_token_id
     return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
+
+
+def answer_spans(row: HasPrompt) -> list[tuple[int, int]]:
+    """Where the answers of a row start and end (EOS included) in its `input_ids`: the tokens that are labels."""
+    return [(row.prompt_length, len(row.input_ids))]
 
 
 def check_tokens(tokens: Tokens, max_tokens: int) -> None:

@@ -67,7 +67,7 @@ def report(
         console.print(f"No report.html: more than {MOST_ON_PAGE} runs make it too large", highlight=False)
     for name, text in texts.items():
         write_text(folder / name, text)
-    write_json(folder / "report.json", provenance(table))
+    write_json(folder / "report.json", provenance(table), indent=None)
     console.print(render_terminal(table, console))
     if table.left_out:
         console.print(f"Not in this layout: {', '.join(table.left_out)}", highlight=False, markup=False)

@@ -69,7 +69,7 @@ def _group(cell: Cell, layout: Layout) -> str:
     if layout.groups is None:
         return ""
     name = Path(_config(cell).model.name).name
-    return layout.groups.get(name, name)
+    return layout.groups.get(name, cell.group or name)
 
 
 def _tasks(cell: Cell, layout: Layout) -> list[str]:

@@ -7,13 +7,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import RunConfig, parse_config, read_yaml, signature
+from pipeline.config import RunConfig, parse_config, signature
 from pipeline.errors import UserError
 from pipeline.files import read_json
 from pipeline.report.cost import PREFIX, cost_of, device_of
 from pipeline.report.differences import differing_keys
 from pipeline.report.record import Cost, Missing, Outcome, Record, UnusableError, read_evaluation
 from pipeline.run_folder import RunFolder
+from pipeline.yaml_file import read_sections
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def read_config(folder: RunFolder) -> RunConfig | None:
 @lru_cache(maxsize=20_000)
 def _parsed(path: Path, _modified: int) -> RunConfig:
     """Read once, though several steps of a report ask for it."""
-    return parse_config(read_yaml(path), str(path))
+    return parse_config(read_sections(path), str(path))
 
 
 def check_rows(cells: Iterable[Cell], configs: dict[Path, RunConfig | None]) -> None:

@@ -1,7 +1,7 @@
 """In which keys configurations differ, apart from the seed and fields that cannot change what is trained."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pipeline.config import UNSIGNED, RunConfig, as_dict
@@ -13,8 +13,8 @@ UNUSED_BY_PRETRAINED = ("data", "training")
 def flat(config: RunConfig) -> dict[str, str]:
     """Dotted key -> value as JSON, without the ignored keys."""
     ignored = (*IGNORED, *UNUSED_BY_PRETRAINED) if config.tuning.kind == "none" else IGNORED
-    values = _flatten("", as_dict(config))
-    return {key: value for key, value in values.items() if not any(_is_under(key, parent) for parent in ignored)}
+    return {key: json.dumps(value, ensure_ascii=False, sort_keys=True)
+            for key, value in _leaves("", as_dict(config), frozenset(ignored))}  # fmt: skip
 
 
 def differing_keys(configs: Sequence[RunConfig]) -> list[str]:
@@ -24,12 +24,12 @@ def differing_keys(configs: Sequence[RunConfig]) -> list[str]:
     return sorted(key for key in keys if len({values.get(key) for values in flattened}) > 1)
 
 
-def _is_under(key: str, parent: str) -> bool:
-    return key == parent or key.startswith(f"{parent}.")
-
-
-def _flatten(prefix: str, value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not value:
-        return {prefix: json.dumps(value, ensure_ascii=False, sort_keys=True)}
-    children = [_flatten(f"{prefix}.{key}" if prefix else str(key), child) for key, child in value.items()]
-    return {key: text for child in children for key, text in child.items()}
+def _leaves(prefix: str, values: dict[str, Any], ignored: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if key in ignored:
+            continue
+        if isinstance(value, dict) and value:
+            yield from _leaves(f"{key}.", value, ignored)
+        else:
+            yield key, value

@@ -29,17 +29,18 @@ def document_values(record: Record) -> Values | None:
 def read_values(path: Path, metric: str) -> Values | None:
     """The metric's column of a file of records; None where a line lacks it."""
     try:
-        return np.array([_metrics(line)[metric] for line in path.read_bytes().splitlines()], dtype=np.float64)
+        return np.array([found[metric] for found in _metrics(path.read_bytes().splitlines())], dtype=np.float64)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _metrics(line: bytes) -> dict[str, float]:
-    """The metrics of one line. They come last, so that the long texts before them need not be parsed."""
-    _, mark, tail = line.rpartition(MARK)
-    if mark:
-        try:
-            return dict(json.loads(tail[:-1]))
-        except ValueError:
-            pass  # some other writer's order of keys
-    return dict(json.loads(line)["metrics"])
+def _metrics(lines: list[bytes]) -> list[dict[str, float]]:
+    """The metrics of each line. They come last, so that the long texts before them need not be parsed."""
+    tails = [line.rpartition(MARK)[2].removesuffix(b"}") for line in lines]
+    try:
+        found = json.loads(b"[" + b",".join(tails) + b"]")
+        if len(found) == len(lines):
+            return [dict(metrics) for metrics in found]
+    except (ValueError, TypeError):
+        pass  # some other writer's order of keys
+    return [dict(json.loads(line)["metrics"]) for line in lines]

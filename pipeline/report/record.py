@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.config import RunConfig
 from pipeline.faults import explain
-from pipeline.files import read_json
 
 UNBOUNDED = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "bleu", "chrf", "ter")
 """Metrics of lm-eval that are not fractions; every other one must lie between 0 and 1."""
@@ -147,14 +146,14 @@ def read_evaluation(path: Path, task: str, config: RunConfig, signature: str, me
     Raises:
         UnusableError: saying what is missing or wrong.
     """
-    content = read_json(path)
-    if content is None:
-        state = "is damaged (not whole JSON)" if path.exists() else "is missing"
-        raise UnusableError(f"evaluation of {task} {state}")
     try:
-        evaluation = Evaluation.model_validate(content)
+        evaluation = Evaluation.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnusableError(f"evaluation of {task} is missing") from None
     except ValidationError as error:
-        raise UnusableError(f"evaluation of {task} is damaged ({'; '.join(explain(error, Evaluation))})") from None
+        broken = any(fault["type"] == "json_invalid" for fault in error.errors(include_url=False))
+        words = "not whole JSON" if broken else "; ".join(explain(error, Evaluation))
+        raise UnusableError(f"evaluation of {task} is damaged ({words})") from None
     evaluation = evaluation.model_copy(update={"main_metric": metric}) if metric else evaluation
     _check_origin(evaluation, task, config, signature)
     _check_value(evaluation)

@@ -1,6 +1,6 @@
 """The table: rows are methods, columns are tasks, their average and its difference to the baseline."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -71,9 +71,22 @@ def cost_table(cells: Sequence[Cell], layout: Layout) -> Table | None:
     changes: dict[str, Any] = {
         "title": "Cost of training", "columns": {}, "average": None, "cost": tuple(COSTS), "arrange": "tasks",
         "differences": "none", "highlight": 0, "spread": "std", "marks": {}, "reference": {},
+        "rows": None, "groups": None if layout.groups is None else {}, "baseline": None,
     }  # fmt: skip
-    table = build_table(cells, "", None, layout.model_copy(update=changes))
+    placed, _ = arranged(cells, layout)
+    table = build_table(_one_run_a_row(placed), "", None, layout.model_copy(update=changes))
     return table if any(entry.summary for row in table.rows for entry in row.entries) else None
+
+
+def _one_run_a_row(cells: Sequence[Cell]) -> list[Cell]:
+    """Where a row has a run for each task, its costs are told apart by task."""
+    runs = Counter((cell.group, cell.row, cell.seed) for cell in cells)
+    return [
+        replace(cell, row=", ".join([cell.row, *(task for task in cell.tasks if not task.startswith(PREFIX))]))
+        if runs[cell.group, cell.row, cell.seed] > 1
+        else cell
+        for cell in cells
+    ]
 
 
 def _columns(cells: Sequence[Cell], layout: Layout) -> list[Column]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -11,11 +12,17 @@ from rich.text import Text
 
 from pipeline.report.entry import Entry, Row, Table
 
+MOST_ROWS = 300
+"""More are not for reading in a terminal, and take it a long time."""
+
 
 def render_terminal(table: Table, console: Console) -> RenderableType:
     """The table with caption and notes. Too wide for one line a row: the spread moves below its value, and if
     that is still too wide, the columns are spread over several tables."""
     notes = [Text(f"{letter}  {text}", style="dim") for letter, text in table.notes]
+    if len(table.rows) > MOST_ROWS:
+        notes.append(Text(f"the first {MOST_ROWS} of {len(table.rows)} rows: the files have all", style="yellow"))
+        table = replace(table, rows=table.rows[:MOST_ROWS])
     return Group(Text(table.title, style="bold"), *_grids(table, console), Text(table.caption, style="dim"), *notes)
 
 

@@ -51,9 +51,9 @@ class Checkpoints:
     keep: int
     ranks: Ranks = field(default_factory=Ranks)
 
-    def save(self, step: int, write: Callable[[Path], None]) -> None:
+    def save(self, step: int, write: Callable[[Path], None], validation_loss: float | None = None) -> None:
         """Write a checkpoint with `write(folder)`, called on every rank; once it is complete, delete all but the
-        last `keep`.
+        last `keep` and the best one, by `validation_loss` at its step.
 
         Raises:
             StageError: on every rank, if one of them cannot write (full disk, permissions).
@@ -63,7 +63,9 @@ class Checkpoints:
             temporary = self.ranks.first(lambda: stack.enter_context(atomic_folder(path)))
             self.ranks.together(lambda: _write(write, temporary, path))
             files = self._checksums(temporary)
-            self.ranks.first(lambda: write_json(temporary / MANIFEST, _manifest(files, step, self.identity)))
+            self.ranks.first(
+                lambda: write_json(temporary / MANIFEST, _manifest(files, step, self.identity, validation_loss))
+            )
             self.ranks.first(stack.close)  # renames
         self.ranks.first(self._rotate)
 
@@ -75,8 +77,33 @@ class Checkpoints:
         return dict(sorted(found.items()))
 
     def _rotate(self) -> None:
+        best = self.best()
         for old in _newest_first(self.folder)[self.keep :]:
-            _remove(old)
+            if best is None or old != best.path:
+                _remove(old)
+
+    def best(self) -> Checkpoint | None:
+        """The checkpoint with the lowest validation loss, the earliest of equals; None if none has one."""
+        found = []
+        for path in _newest_first(self.folder):
+            with suppress(Damaged):
+                manifest = _read_manifest(path)
+                if manifest.get("validation_loss") is not None:
+                    found.append((manifest["validation_loss"], manifest["step"], path))
+        return Checkpoint(min(found)[2], min(found)[1]) if found else None
+
+    def chosen(self, path: Path) -> Checkpoint:
+        """The checkpoint at a path that the user named.
+
+        Raises:
+            StageError: it is absent, torn or damaged, or belongs to another run.
+        """
+        try:
+            manifest = self._verified(path)
+        except Damaged as damage:
+            raise shared(StageError(f"{path}: {damage}")) from None
+        self._refuse_other_run(path, manifest["identity"])
+        return Checkpoint(path, manifest["step"])
 
     def latest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest complete checkpoint, and why each newer one is no good. Nothing is changed.
@@ -166,8 +193,10 @@ def _write(write: Callable[[Path], None], temporary: Path, path: Path) -> None:
         raise StageError(f"{path}: cannot be written ({error})") from error
 
 
-def _manifest(files: dict[str, str], step: int, identity: dict[str, Any]) -> dict[str, Any]:
-    values = {"step": step, "identity": identity, "files": files}
+def _manifest(
+    files: dict[str, str], step: int, identity: dict[str, Any], validation_loss: float | None = None
+) -> dict[str, Any]:
+    values = {"step": step, "identity": identity, "files": files, "validation_loss": validation_loss}
     return {**values, "digest": digest(values)}
 
 

@@ -91,8 +91,20 @@ class TrainingConfig(Schema):
     checkpoint_every: Annotated[int, Field(ge=1)] | None = 50
     """Updates between checkpoints; null: none but the end."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    export: Literal["last", "best"] = "last"
+    """Which weights become the model: those of the last update, or those with the lowest validation loss."""
     grace_seconds: Annotated[float, Field(gt=0)] = 240.0
     """How long after a signal to stop the run may take to save and end, before it is ended by force."""
     log_every: Annotated[int, Field(ge=1)] = 1
     tensorboard: bool = True
+    compile: Literal["none", "inductor", "aot_eager"] = "none"
+    """torch.compile of each layer around its attention: `inductor` for speed, `aot_eager` to look for faults."""
     zero: ZeroConfig = ZeroConfig()
+
+    @model_validator(mode="after")
+    def _can_compile(self) -> "TrainingConfig":
+        if self.compile != "none" and self.zero.stage == 3:
+            raise ValueError(
+                f"compile = {self.compile} cannot be used with zero.stage 3, whose weights come and go inside layers"
+            )
+        return self

@@ -17,17 +17,19 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from torch import Tensor
-from torch.nn import Parameter
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from pipeline.config import RunConfig
 from pipeline.errors import StageError, UserError
 from pipeline.model import DualBranch
+from pipeline.model.compiling import compile_layers
+from pipeline.model.kernel_choice import choose_kernel
 from pipeline.train.batches import MicroBatch
 from pipeline.train.loss import Objective, row_weights
 from pipeline.train.ranks import Ranks
 from pipeline.train.schedule import make_optimizer, make_scheduler
 from pipeline.train.share import Share
+from pipeline.train.trained import check_optimizer, trained_tensors
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,13 @@ class Engine:
         self.training, self.ranks = config.training, ranks
         self.accelerator = accelerator or make_accelerator(config.model.precision, ranks)
         self.device = self.accelerator.device
-        self.parameters = trainable(model)
+        self.parameters = trained_tensors(model)
         self.optimizer = make_optimizer(self.parameters.values(), self.training, self.device)
+        check_optimizer(self.parameters, self.optimizer)
         self.scheduler = make_scheduler(self.optimizer, self.training, total_steps)
+        model.kernel, self.kernel_note = choose_kernel(model, self.device)
+        if self.training.compile != "none":
+            compile_layers(model, self.training.compile)
         self._prepare(Objective(model))
         self.objective.train()
         self._proven = False
@@ -189,19 +195,6 @@ def check_accelerator(accelerator: Accelerator, ranks: Ranks, kind: DistributedT
         raise StageError(f"accelerate sees rank {found[1]} of {found[0]} processes, not {ranks.index} of {ranks.count}")
     if kind is not None and state.distributed_type != kind:
         raise StageError(f"accelerate chose {state.distributed_type}, not {kind}")
-
-
-def trainable(model: DualBranch) -> dict[str, Parameter]:
-    """The tensors to train.
-
-    Raises:
-        StageError: they are not exactly the tensors that require gradients, or there are none.
-    """
-    expected = model.trainable()
-    actual = {id(tensor) for tensor in model.parameters() if tensor.requires_grad}
-    if not expected or actual != {id(tensor) for tensor in expected.values()}:
-        raise StageError(f"{len(actual)} tensors require gradients, the method trains {len(expected)}")
-    return expected
 
 
 def _ids(micro_batches: Sequence[MicroBatch]) -> list[str]:

@@ -1,7 +1,6 @@
 """The training loop: updates, metrics, checkpoints, and stopping in good order."""
 
 import math
-import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,7 +21,7 @@ from pipeline.train.progress import progress, say
 from pipeline.train.ranks import Ranks, shared
 from pipeline.train.sharded import ShardedEngine
 from pipeline.train.share import Packing, Share
-from pipeline.train.signals import Interrupted, StopSignals, deadline
+from pipeline.train.signals import Interrupted, StopSignals
 from pipeline.train.state import Position, TrainingState
 from pipeline.train.validation import Validation
 
@@ -81,16 +80,17 @@ class TrainingLoop:
                 say(f"resumed after step {checkpoint.step} of {self.total_steps}, from {checkpoint.path}")
         self.ranks.first(lambda: self.checkpoints.clean(checkpoint))
 
-    def run(self) -> None:
-        """Update until the last step.
+    def run(self, signals: StopSignals | None = None) -> None:
+        """Update until the last step, or until one of `signals`; by default, those that come from here on.
 
         Raises:
             StageError: loss or gradients are not finite, a trained tensor gets no gradient, the disk is full.
             Interrupted: on every rank, after a signal or a deadline on any; a checkpoint of the last update is saved.
         """
-        grace = self.training.grace_seconds
+        if signals is None:
+            with StopSignals(self.training.grace_seconds, ranks=self.ranks) as own:
+                return self.run(own)
         with (
-            StopSignals(grace, deadline(os.environ, grace)) as signals,
             self._metrics_log() as metrics,
             progress(self.position.step, self.total_steps, is_shown=self.ranks.is_main) as report,
         ):
@@ -98,29 +98,42 @@ class TrainingLoop:
                 if self.position.row is None:
                     self.position.row = self._update()
                     report(self.position.row)
+                self._is_best, validated = False, None
                 if self._is_validated(signals):
+                    validated = self.position.row.get("validation_loss")
                     self._log(metrics)
-                signal = self._signal(signals)
+                signal = signals.agreed()
                 if signal or self._is_saved():
                     metrics.sync()
-                    self.checkpoints.save(self.position.step, self.state.write)
+                    self.checkpoints.save(self.position.step, self.state.write, validated)
                 self._stop_if(signal)
+
+    def take_best(self) -> int:
+        """Give the model the weights of the best checkpoint; returns its step. All ranks together.
+
+        Raises:
+            StageError: it is damaged.
+        """
+        best = self.checkpoints.best()
+        assert best is not None  # the first validation made one
+        checkpoint = self.checkpoints.chosen(best.path)
+        self.ranks.together(lambda: self.state.read_weights(checkpoint.path))
+        return checkpoint.step
 
     def _is_done(self) -> bool:
         return self._is_last() and self.position.row is None
-
-    def _signal(self, signals: StopSignals) -> int:
-        """The signal to stop that any rank has received, or 0."""
-        return max(self.ranks.gather(signals.received or 0))
 
     def _is_validated(self, signals: StopSignals) -> bool:
         """Add the validation loss to the metrics of the update, if it is due; False if a signal stopped it half-way."""
         if not len(self.validation.rows) or not (self._is_last() or self._is_due(self.training.validate_every)):
             return True
-        loss = self._named(lambda: self.validation.loss(is_stopped=lambda: bool(self._signal(signals))))
+        loss = self._named(lambda: self.validation.loss(is_stopped=lambda: bool(signals.agreed())))
         if loss is None or self.position.row is None:
             return False
         self.position.validation_loss = loss
+        best = self.position.best_validation_loss
+        self._is_best = best is None or loss < best
+        self.position.best_validation_loss = loss if self._is_best else best
         self.position.row["validation_loss"] = loss
         return True
 
@@ -178,7 +191,7 @@ class TrainingLoop:
         return self._is_last() or self._is_due(self.training.log_every)
 
     def _is_saved(self) -> bool:
-        return self._is_last() or self._is_due(self.training.checkpoint_every)
+        return self._is_last() or self._is_best or self._is_due(self.training.checkpoint_every)
 
     def _is_due(self, every: int | None) -> bool:
         return every is not None and self.position.step % every == 0

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ from pipeline.train.environment import rank_variables
 
 PATIENCE = timedelta(hours=24)
 """How long ranks wait for work that one of them does alone, such as preparing the data."""
+
+STOP = "dualtune-stop"
 
 Result = TypeVar("Result")
 Failure = TypeVar("Failure", bound=UserError)
@@ -33,10 +36,23 @@ class Ranks:
     """Process group on the CPU through which ranks agree, whatever the device."""
     patient: Any = None
     """The same, for waits that may take hours."""
+    store: Any = None
+    """Notes that any thread of any rank can write and read at any time."""
 
     @property
     def is_main(self) -> bool:
         return self.index == 0
+
+    def announce(self, number: int) -> None:
+        """Let all ranks know of a signal."""
+        with suppress(RuntimeError):  # rank 0, which keeps the notes, is gone
+            self.store.set(STOP, str(number))
+
+    def announced(self) -> int | None:
+        """The signal that a rank announced."""
+        with suppress(RuntimeError):
+            return int(self.store.get(STOP)) if self.store.check([STOP]) else None
+        return None
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in order of rank."""
@@ -80,7 +96,9 @@ class Ranks:
         for _, found in answers:
             if found is not None:
                 status, message = found
-                raise shared(UserError(message) if status == UserError.status else StageError(message))
+                error = UserError(message) if status == UserError.status else StageError(message)
+                error.status = status
+                raise shared(error)
         return [answer for answer, _ in answers]
 
 
@@ -118,7 +136,10 @@ def join(use_deepspeed: bool) -> Ranks:
     if not dist.is_initialized():
         _connect(found)
     channel = dist.new_group(backend="gloo")
-    return Ranks(dist.get_rank(), dist.get_world_size(), channel, dist.new_group(backend="gloo", timeout=PATIENCE))
+    patient = dist.new_group(backend="gloo", timeout=PATIENCE)
+    shared_store: Any = dist.distributed_c10d._get_default_store()
+    store = shared_store.clone()  # a connection of its own, for other threads
+    return Ranks(dist.get_rank(), dist.get_world_size(), channel, patient, store)
 
 
 def _connect(found: dict[str, str]) -> None:

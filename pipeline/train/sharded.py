@@ -16,6 +16,7 @@ from pipeline.train.engine import Engine, check_accelerator, forget_accelerator
 from pipeline.train.loss import Objective
 from pipeline.train.partitions import drop_second_copies
 from pipeline.train.ranks import Ranks
+from pipeline.train.trained import check_zero
 from pipeline.train.zero import buckets, deepspeed_json, prepare_environment
 
 
@@ -29,6 +30,7 @@ class ShardedEngine(Engine):
         self._seen: set[str] = set()
         self._hooks = [parameter.register_hook(partial(self._see, name)) for name, parameter in self.parameters.items()]
         super()._prepare(objective)
+        check_zero(self.parameters, self.objective.optimizer)
         drop_second_copies(self.objective.optimizer)
 
     def _see(self, name: str, _gradient: Tensor) -> None:

@@ -4,11 +4,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from pipeline.errors import StageError
+from pipeline.train.ranks import Ranks, shared
+from pipeline.train.watchdog import SAME, Watchdog
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Ctrl-C, and what batch systems send before they end a job."""
@@ -26,7 +29,7 @@ class Interrupted(StageError):
 
 
 class StopSignals:
-    """While entered, the first signal only sets `received`; a second one acts as usual, at once.
+    """While entered, the first signal only sets `received`, and reaches all ranks; a second one acts as usual, at once.
 
     Args:
         grace: seconds from the first signal until the process is ended by force, should a step, a save or
@@ -34,43 +37,112 @@ class StopSignals:
         deadline: Unix time at which to stop without a signal.
     """
 
-    def __init__(self, grace: float, deadline: float | None = None) -> None:
-        self.grace, self.deadline = grace, deadline
+    def __init__(self, grace: float, deadline: float | None = None, ranks: Ranks = Ranks()) -> None:  # noqa: B008
+        self.grace, self.deadline, self.ranks = grace, deadline, ranks
         self._received: int | None = None
+        self._since = 0.0
+        self._seen: int | None = None
+        self._where = ""
+        self._is_breaking = False
         self._previous: dict[int, Any] = {}
-        self._force: threading.Timer | None = None
+        self._watchdog: Watchdog | None = None
 
     @property
     def received(self) -> int | None:
-        """The signal that asks to stop, if any."""
+        """The signal that asks this rank to stop, if any."""
         if self._received is None and self.deadline is not None and time.time() >= self.deadline:
             self._note(DEADLINE, None)
+            if self._watchdog:
+                self._watchdog.note(DEADLINE)
         return self._received
+
+    def agreed(self) -> int:
+        """The signal that any rank has received, or 0; all ranks ask together."""
+        return max(self.ranks.gather(self.received or 0))
+
+    def check(self, where: str) -> None:
+        """All ranks together: stop here, with nothing new to save, if one of them is asked to.
+
+        Raises:
+            Interrupted: on every rank.
+        """
+        if number := self.agreed():
+            raise shared(_interrupted(number, where))
+
+    @contextmanager
+    def breaking(self, where: str) -> Iterator[None]:
+        """Work that a signal may break off half-way. No collectives inside: other ranks would wait for ever.
+
+        Raises:
+            Interrupted: on this rank.
+        """
+        self._is_breaking, self._where = True, where
+        try:
+            if self._received is not None:
+                raise _interrupted(self._received, where)
+            yield
+        finally:
+            self._is_breaking = False
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
-            self._previous = {number: signal.signal(number, self._note) for number in SIGNALS}
+            limit = float("inf") if self.deadline is None else self.deadline + self.grace
+            self._watchdog = Watchdog(self.grace, limit, (*SIGNALS, DEADLINE))
+            self._previous = {number: signal.signal(number, self._note) for number in (*SIGNALS, DEADLINE)}
+            if self.ranks.count > 1:
+                threading.Thread(target=self._pass_on, args=[self._watchdog], daemon=True).start()
+                threading.Thread(target=self._follow, args=[self._watchdog], daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._restore()
-        if self._force:
-            self._force.cancel()
+        if self._watchdog:
+            watchdog, self._watchdog = self._watchdog, None
+            watchdog.close()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._received = number
-        self._restore()
+        if self._received is not None:
+            self._again(number)
+            return
+        self._received, self._since = number, time.monotonic()
         name = "deadline" if number == DEADLINE else signal.Signals(number).name
-        text = f"\n{name}: stopping after this step, with a checkpoint. Once more: at once.\n"
-        os.write(2, text.encode())  # sys.stderr may be in the middle of a write
-        self._force = threading.Timer(self.grace, os._exit, [128 + number])
-        self._force.daemon = True
-        self._force.start()
+        action = f"stopping {self._where}" if self._is_breaking else "stopping after this step, with a checkpoint"
+        os.write(2, f"\n{name}: {action}. Once more: at once.\n".encode())  # sys.stderr may be in the middle of a write
+        if self._is_breaking:
+            raise _interrupted(number, self._where)
+
+    def _again(self, number: int) -> None:
+        """A second signal acts as it would without us."""
+        if time.monotonic() - self._since >= SAME:
+            self._restore()
+            signal.raise_signal(number)
+
+    def _pass_on(self, watchdog: Watchdog) -> None:
+        """Tell the other ranks, even while this one waits in a collective, where its own handler can't run."""
+        if number := watchdog.next():
+            self._seen = number
+            self.ranks.announce(number)
+
+    def _follow(self, watchdog: Watchdog) -> None:
+        """Take a signal to another rank as one to this."""
+        while self._watchdog is watchdog and not (number := self.ranks.announced()):
+            time.sleep(FOLLOW_EVERY)
+        time.sleep(FOLLOW_EVERY)  # this rank may be about to get it by itself
+        if number and self._watchdog is watchdog and self._seen is None:
+            os.kill(os.getpid(), number)
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
+
+
+FOLLOW_EVERY = 0.5
+"""Seconds between looks for signals to other ranks."""
+
+
+def _interrupted(number: int, where: str) -> Interrupted:
+    return Interrupted(number, f"stopped {where}: the same command goes on")
 
 
 def deadline(variables: Mapping[str, str], grace: float) -> float | None:

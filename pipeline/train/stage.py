@@ -1,6 +1,7 @@
 """The training stage: prepared rows in, a model folder and train/result.json out; on one process or several."""
 
 import io
+import os
 from collections.abc import Iterable
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -25,7 +26,9 @@ from pipeline.train.memory import held_bytes
 from pipeline.train.progress import say
 from pipeline.train.ranks import Ranks, join
 from pipeline.train.sharded import make_sharded_accelerator
+from pipeline.train.signals import StopSignals, deadline
 from pipeline.train.split import split
+from pipeline.train.trained import groups
 from pipeline.versions import versions
 
 
@@ -48,14 +51,20 @@ def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         return {}
     hush_deepspeed()
     ranks = join(config.training.zero.stage > 0)
-    data = _data(config, folder, ranks)
+    grace = config.training.grace_seconds
+    with StopSignals(grace, deadline(os.environ, grace), ranks) as signals:
+        return _train_or_find(config, folder, ranks, signals)
+
+
+def _train_or_find(config: RunConfig, folder: RunFolder, ranks: Ranks, signals: StopSignals) -> dict[str, Any]:
+    data = _data(config, folder, ranks, signals)
     check_length(config.model, data.manifest["tokens"]["per_row"]["max"])
     result = ranks.first(lambda: _earlier_result(config, folder, data))
     if result is not None:
         return result
     ranks.first(lambda: folder.create(config))
     try:
-        return _train(config, folder, data, ranks)
+        return _train(config, folder, data, ranks, signals)
     except torch.OutOfMemoryError as error:
         hint = "lower training.micro_batch_size, set model.gradient_checkpointing, or raise training.zero.stage"
         raise StageError(f"out of memory on the GPU: {hint}") from error
@@ -63,17 +72,23 @@ def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
         raise StageError(f"{error.filename or folder.root}: {error.strerror or error}") from error
 
 
-def _data(config: RunConfig, folder: RunFolder, ranks: Ranks) -> PreparedData:
+def _data(config: RunConfig, folder: RunFolder, ranks: Ranks, signals: StopSignals) -> PreparedData:
     """The prepared rows: rank 0 makes them, the others find them in the cache."""
     found: list[PreparedData] = []
-    ranks.first(lambda: found.append(prepare(config, folder)))
+
+    def work() -> None:
+        with signals.breaking("while data were prepared"):
+            found.append(prepare(config, folder))
+
+    ranks.first(work)
     if not ranks.is_main:
         with redirect_stderr(io.StringIO()):
-            ranks.together(lambda: found.append(prepare(config, folder)))
+            ranks.together(work)
     else:
         ranks.together(lambda: None)
     if len({*ranks.gather(found[0].key)}) > 1:
         raise StageError("the processes of this run see different data")
+    signals.check("before the model was read")
     return found[0]
 
 
@@ -86,7 +101,9 @@ def _earlier_result(config: RunConfig, folder: RunFolder, data: PreparedData) ->
     return result
 
 
-def _train(config: RunConfig, folder: RunFolder, data: PreparedData, ranks: Ranks) -> dict[str, Any]:
+def _train(
+    config: RunConfig, folder: RunFolder, data: PreparedData, ranks: Ranks, signals: StopSignals
+) -> dict[str, Any]:
     facts = {"signature": signature(config), "prepared_key": data.key}
     identity = {**facts, "processes": ranks.count, "zero_stage": config.training.zero.stage}
     checkpoints = Checkpoints(folder.checkpoints, identity, config.training.keep_checkpoints, ranks)
@@ -98,28 +115,34 @@ def _train(config: RunConfig, folder: RunFolder, data: PreparedData, ranks: Rank
     if ranks.is_main:
         say(_plan(loop, model))
     loop.resume()
-    loop.run()
+    signals.check(f"before step {loop.position.step + 1}")
+    loop.run(signals)
+    best = loop.take_best() if config.training.export == "best" else None
 
     def add(target: Path) -> None:
         load_tokenizer(config.model).save_pretrained(target)
 
     export(model, folder.model, {**facts, "template_hash": data.manifest["template_hash"]}, add, ranks)
-    result = {**facts, **_summary(loop, model), "versions": versions(), "model_files": model_files(folder.model)}
+    chosen = {} if best is None else {"exported_step": best, "validation_loss": loop.position.best_validation_loss}
+    result = {
+        **facts,
+        **_summary(loop, model),
+        **chosen,
+        "versions": versions(),
+        "model_files": model_files(folder.model),
+    }
     ranks.first(lambda: write_json(folder.train_result, result))
     ranks.first(loop.checkpoints.remove_all)
     return result
 
 
 def _plan(loop: TrainingLoop, model: DualBranch) -> str:
-    parameters = model.trainable().values()
-    share = _size(parameters) / _size(model.parameters())
+    share = _size(loop.engine.parameters.values()) / _size(model.parameters())
     shared_by = f" on {loop.ranks.count} processes" if loop.ranks.count > 1 else ""
     zero = f", ZeRO stage {loop.training.zero.stage}" if loop.training.zero.stage else ""
-    held_out = f", {count} held out" if (count := len(loop.validation.rows)) else ""
-    return (
-        f"train: {loop.total_steps} steps over {len(loop.rows)} samples{held_out}{shared_by}{zero}; "
-        f"{len(parameters)} trained tensors with {_size(parameters):,} parameters ({share:.2%} of the model)"
-    )
+    head = f"train: {loop.total_steps} steps over {len(loop.rows)} samples{shared_by}{zero}; "
+    head += f"attention {loop.engine.kernel_note}; trained ({share:.2%}):"
+    return "\n".join([head, *(f"  {group}" for group in groups(loop.engine.parameters))])
 
 
 def _size(parameters: Iterable[Parameter]) -> int:

@@ -44,6 +44,7 @@ class Position:
     """Loss of the last update."""
     validation_loss: float | None = None
     """The newest one."""
+    best_validation_loss: float | None = None
     row: dict[str, Any] | None = None
     """Metrics of the last update, while they wait for its validation."""
 
@@ -98,6 +99,12 @@ class TrainingState:
         with safe_open(file, framework="pt") as content:  # type: ignore[no-untyped-call]
             numbers = json.loads(content.metadata()["numbers"])
         set_random_states(load_file(file), numbers)
+
+    def read_weights(self, folder: Path) -> None:
+        """Take the trained weights of a checkpoint, and leave the position of the run as it is."""
+        position = self.position
+        self.read(folder)
+        self.position = position
 
     def _read_tensors(self, folder: Path) -> None:
         self._set_weights(load_file(folder / WEIGHTS), folder)

@@ -42,7 +42,7 @@ def message(path: Path, overrides: Sequence[str] = ()) -> str:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"trainig": {}}, "unknown key 'trainig', did you mean 'training'? (allowed here: data, evaluation, method,"),
+        ({"trainig": {}}, "unknown key 'trainig', did you mean 'training'? (allowed here: audit, data, evaluation,"),
         ({"learning_rate": 1}, "unknown key 'learning_rate', did you mean 'training.learning_rate'? (allowed here:"),
         ({"training": {"epoch": 3}}, "unknown key 'training.epoch', did you mean 'epochs'? (allowed here: batch_size,"),
         ({"data": {"sources": [{"path": "a", "colums": {}}]}},

@@ -1,17 +1,23 @@
 """Every configuration that is shipped loads, and says what the paper says."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from launch.grid import Grid, load_grid
+from launch.tables import source_of_grids
 from pipeline.config import RunConfig, load_config, read_yaml
 from pipeline.evaluate.catalogue import TASKS, template_of
+from pipeline.report.arrangement import arranged
+from pipeline.report.layout import load_layout
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 FILES = {str(path.relative_to(CONFIGS)): path for path in sorted(CONFIGS.rglob("*.yaml"))}
-PARTS = [name for name in FILES if name in ("bitune/base.yaml", "local_data.yaml") or "/models/" in name]
+PARTS = [
+    name for name in FILES if name in ("bitune/base.yaml", "small/base.yaml", "local_data.yaml") or "/models/" in name
+]
 WHOLE = [name for name in FILES if name not in PARTS]
 
 LEARNING_RATES = {  # Table 11: UltraFeedback, and the downstream tasks
@@ -36,7 +42,7 @@ def test_it_loads(name: str) -> None:
 def test_the_parts_load_under_a_setting(tmp_path: Path) -> None:
     models = [*LEARNING_RATES, "codestral_22b"]
     assert sorted(PARTS) == sorted(
-        ["bitune/base.yaml", "local_data.yaml", *(f"bitune/models/{m}.yaml" for m in models)]
+        ["bitune/base.yaml", "local_data.yaml", "small/base.yaml", *(f"bitune/models/{m}.yaml" for m in models)]
     )
     for name in models:
         assert with_bases(tmp_path, "csqa", f"models/{name}").model.name.count("/") == 1
@@ -61,17 +67,45 @@ def test_settings_are_those_of_the_paper(setting: str) -> None:
 
 @pytest.mark.parametrize("task", ["piqa", "arc", "csqa", "gsm8k"])
 def test_chains_of_thought_are_trained_as_they_are_scored(task: str) -> None:
-    for name in (f"bitune/{task}_cot", f"bitune/table3_{task}", *(["small/gsm8k_cot"] if task == "gsm8k" else [])):
-        for cell in load_grid(FILES[f"{name}.yaml"]).cells:
-            assert cell.config.data is not None
-            assert (cell.config.evaluation.tasks, cell.config.data.template) == ((f"{task}_cot",), "cot")
-            assert (template_of(f"{task}_cot"), cell.config.training.epochs) == ("cot", EPOCHS[task])
+    for name in (f"bitune/{task}_cot", "bitune/table3", *(["small/gsm8k_cot"] if task == "gsm8k" else [])):
+        cells = load_grid(FILES[f"{name}.yaml"]).cells
+        ours = [cell.config for cell in cells if cell.values.get("task", task.upper()) == task.upper()]
+        assert ours
+        for config in ours:
+            assert config.data is not None
+            assert (config.evaluation.tasks, config.data.template) == ((f"{task}_cot",), "cot")
+            assert (template_of(f"{task}_cot"), config.training.epochs) == ("cot", EPOCHS[task])
 
 
-def test_gsm8k_is_scored_with_larger_models_too() -> None:
-    for name in ("gsm8k", "table2_gsm8k", "table17_codestral"):
-        cells = load_grid(FILES[f"bitune/{name}.yaml"]).cells
-        assert {(cell.config.evaluation.tasks, cell.config.training.epochs) for cell in cells} == {(("gsm8k_full",), 1)}
+def test_the_tables_are_those_of_the_paper() -> None:
+    """Table 11's learning rates, table 10's epochs and the number of runs, three seeds each."""
+    grids = {name: load_grid(FILES[f"bitune/{name}.yaml"]) for name in ("table1", "table2", "table3")}
+    assert [len(grid.cells) for grid in grids.values()] == [5 * (1 + 3 * 3), 5 * 5 * 3 * 3, 2 * 4 * 3 * 3]
+    models = {"Gemma-2B": "gemma_2b", "Gemma-7B": "gemma_7b", "Llama2-7B": "llama2_7b",
+              "Llama3-8B": "llama3_8b", "Phi-2": "phi_2"}  # fmt: skip
+    for cell in grids["table2"].cells:
+        training = cell.config.training
+        assert training.epochs == EPOCHS[cell.values["task"].lower()]
+        assert training.learning_rate == LEARNING_RATES[models[cell.block]][1]
+        assert cell.config.evaluation.tasks == (f"{cell.values['task'].lower()}_full",)
+    assert {cell.row for grid in grids.values() for cell in grid.cells} == {"Pretrained", "LoRA", "LoRA16", "Bitune"}
+
+
+@pytest.mark.parametrize("table", ["table1", "table2", "table3", "table5", "table6", "table8", "table15", "table16"])
+def test_every_run_of_a_table_has_a_place_in_its_layout(table: str) -> None:
+    (name,) = (name for name in WHOLE if re.fullmatch(rf"bitune/{table}(_\w+)?\.yaml", name))
+    cells = source_of_grids([load_grid(FILES[name])]).cells
+    layout = load_layout(table)
+    placed, left_out = arranged(cells, layout)
+    assert left_out == {"table6": ("VeRA", "Bitune (VeRA)"), "table16": ("Segment",)}.get(table, ())
+    assert {(cell.group, cell.row) for cell in placed} == {
+        (group, row) for group, rows in layout.reference.items() for row in rows
+    }
+
+
+def test_gsm8k_is_scored_with_a_larger_model_too() -> None:
+    cells = load_grid(FILES["bitune/table17_codestral.yaml"]).cells
+    assert {(cell.config.evaluation.tasks, cell.config.training.epochs) for cell in cells} == {(("gsm8k_full",), 1)}
     assert cells[0].config.model.name == "mistralai/Codestral-22B-v0.1"
 
 

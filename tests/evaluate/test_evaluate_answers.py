@@ -20,9 +20,10 @@ from pipeline.cli import main
 from pipeline.config import RunConfig, to_yaml
 from pipeline.errors import StageError, UserError
 from pipeline.evaluate import BranchedLM, evaluate, evaluate_share, missing_tasks, stage
-from pipeline.evaluate.answers import Answers, Share
+from pipeline.evaluate.answers import Answers
 from pipeline.evaluate.worker import Worker
 from pipeline.run_folder import RunFolder
+from pipeline.share import Share
 
 BUDGET = 600
 

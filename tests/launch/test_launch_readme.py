@@ -11,8 +11,9 @@ from launch_inputs import MODEL, ROOT, dualtune, tiny_grid, write_grid
 from launch.grid import load_grid
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "slurm/README.md", *(f"docs/{name}" for name in (
-    "configuration.md", "evaluation.md", "methods.md", "slippery.md", "tasks.md")))  # fmt: skip
-GROUPS = ("config", "lm-eval", "show")
+    "configuration.md", "evaluation.md", "grids.md", "methods.md", "preparation.md", "slippery.md",
+    "tasks.md")))  # fmt: skip
+GROUPS = ("config", "data", "lm-eval", "show")
 """Commands that have commands of their own."""
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 

@@ -1,11 +1,14 @@
 """Chunked losses, scores and gradients against plain cross-entropy in float64."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.model.head import token_losses, token_scores
+from pipeline.model.head import LOGITS_PER_CHUNK, token_losses, token_scores
 
 ROWS, WIDTH, VOCABULARY = 11, 6, 23
 
@@ -51,3 +54,27 @@ def test_bf16_under_autocast(trained: bool) -> None:
 def test_no_gradient_is_made_where_none_is_needed() -> None:
     head, hidden, labels = make(bias=False, trained=False)
     assert not token_losses(head, hidden.detach(), labels).requires_grad
+
+
+class Largest(TorchDispatchMode):
+    """The most elements that any tensor made while the mode is on has in memory."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return made
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_a_vocabulary_of_256k_is_never_there_for_all_rows(is_trained: bool) -> None:
+    """Forward and backward: 64 rows x 256,000 would be 16 million logits, a chunk has 4."""
+    head = nn.Linear(8, 256_000, bias=False).requires_grad_(is_trained)
+    hidden = torch.randn(64, 8, requires_grad=True)
+    with Largest() as seen:
+        token_losses(head, hidden, torch.arange(64)).mean().backward()
+    assert hidden.grad is not None
+    assert head.weight.numel() <= seen.elements <= LOGITS_PER_CHUNK

@@ -11,6 +11,7 @@ from tiny import FAMILIES, answer_logits, samples, shake, tiny_base
 from transformers import AutoModelForCausalLM
 
 from pipeline.errors import StageError, UserError
+from pipeline.export import export_model
 from pipeline.model import DualBranch, build_model, check_length
 from pipeline.model.config import PRESETS, MethodConfig, ModelConfig, TuningConfig
 
@@ -42,6 +43,42 @@ def test_reload_equals_memory(method: str, tuning: str, base: ModelConfig, tmp_p
     assert loaded.trainable().keys() == model.trainable().keys()
     for ours, theirs in zip(answer_logits(loaded, *SAMPLES), answer_logits(model, *SAMPLES), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("method", ["causal", "bitune", "no_mixing", "shared_weights"])
+@pytest.mark.parametrize("tuning", ["lora", "dora", "ia3", "vera"])
+def test_merged_adapters_are_two_full_branches(method: str, tuning: str, base: ModelConfig, tmp_path: Path) -> None:
+    model = trained(base, method, tuning)
+    model.save_pretrained(tmp_path / "saved", template_hash="abc")
+    export_model(tmp_path / "saved", tmp_path / "merged", "fp32", "5GB", merge=True)
+    whole = DualBranch.from_pretrained(tmp_path / "merged")
+    assert whole.tuning.kind == "full"
+    assert whole.facts["template_hash"] == "abc" and whole.facts["merged_from"]["kind"] == tuning
+    for ours, theirs in zip(answer_logits(whole, *SAMPLES), answer_logits(model, *SAMPLES), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    prompts = SAMPLES[0]
+    assert whole.generate(prompts, 6) == model.generate(prompts, 6)
+    if method == "causal":
+        stock = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+        expected = stock(torch.tensor([prompts[0] + SAMPLES[1][0]])).logits[0, len(prompts[0]) :]
+        torch.testing.assert_close(answer_logits(model, *SAMPLES)[0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_bf16_model_is_merged_in_float32(base: ModelConfig, tmp_path: Path) -> None:
+    model = trained(base.model_copy(update={"precision": "bf16"}), "bitune", "lora")
+    model.save_pretrained(tmp_path / "saved")
+    export_model(tmp_path / "saved", tmp_path / "merged", "fp32", "5GB", merge=True)
+    exact = DualBranch.from_pretrained(tmp_path / "saved", precision="fp32")
+    whole = DualBranch.from_pretrained(tmp_path / "merged")
+    for ours, theirs in zip(answer_logits(whole, *SAMPLES), answer_logits(exact, *SAMPLES), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_a_full_model_has_nothing_to_merge(base: ModelConfig, tmp_path: Path) -> None:
+    trained(base, "bitune", "full").save_pretrained(tmp_path / "saved")
+    with pytest.raises(UserError, match="trained with tuning full: it has no adapters to merge"):
+        export_model(tmp_path / "saved", tmp_path / "merged", "fp32", "5GB", merge=True)
+    assert not (tmp_path / "merged").exists()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

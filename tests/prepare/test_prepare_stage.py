@@ -17,8 +17,9 @@ import pipeline.prepare.stage as stage
 from pipeline.config import to_yaml
 from pipeline.errors import StageError, UserError
 from pipeline.files import read_json
-from pipeline.prepare import PreparedData, prepare
+from pipeline.prepare import PreparedData, locks, prepare
 from pipeline.prepare.identity import tokenizer_hash
+from pipeline.prepare.preparation import Preparation
 from pipeline.run_folder import RunFolder
 
 GOOD = {"instruction": "Say it.", "output": "It."}
@@ -188,26 +189,45 @@ def test_several_processes_get_equal_whole_content(tmp_path: Path, make_run: Mak
     config, _ = make_run(DATA / "alpaca.json", DATA / "commonsense_qa_train.jsonl")
     (tmp_path / "run.yaml").write_text(to_yaml(config))
     processes = [_start(tmp_path / "run.yaml", PYTHONHASHSEED=str(seed)) for seed in range(2)]
-    outputs = [process.communicate(timeout=120) for process in processes]
+    outputs = [process.communicate(timeout=400) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert len({output for output, _ in outputs}) == 1
     assert len(list((tmp_path / "cache" / "prepared").iterdir())) == 1
 
 
 def test_losing_the_race_keeps_the_winner(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process publishes between our look into the cache and our own publication."""
-    original, winner = stage._Preparation.write, []
+    """Without locks, another process publishes between our look into the cache and our own publication."""
+    original, winner = stage._write, []
 
-    def race(self: Any, writer: Any) -> dict[str, Any]:
+    def race(*arguments: Any) -> dict[str, Any]:
         if not winner:
             winner.append(None)
             winner[0] = prepare(*make_run(DATA / "alpaca.json"))
-        return original(self, writer)
+        return original(*arguments)
 
-    monkeypatch.setattr(stage._Preparation, "write", race)
+    monkeypatch.setattr(stage, "_write", race)
+    monkeypatch.setattr("pipeline.prepare.locks._opened", lambda path: None)
     prepared = prepare(*make_run(DATA / "alpaca.json"))
     assert list(prepared.rows()) == list(winner[0].rows())
     assert (prepared.path / "rows.arrow").stat().st_ino == (winner[0].path / "rows.arrow").stat().st_ino
+
+
+def test_one_process_writes_and_the_others_wait(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    config, folder = make_run(DATA / "alpaca.json")
+    path = Preparation.of(config).path
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        with locks.writing(path, print):
+            os.write(writer, b"x")
+            time.sleep(1)
+        os._exit(0)
+    os.read(reader, 1)
+    started = time.monotonic()
+    assert len(prepare(config, folder)) > 100
+    assert time.monotonic() - started > 0.5
+    os.waitpid(child, 0)
+    assert f"{path.name}: process {child} on " in capsys.readouterr().err
 
 
 def test_killed_half_way_then_rebuilt(tmp_path: Path, make_run: MakeRun) -> None:
@@ -227,13 +247,14 @@ def test_killed_half_way_then_rebuilt(tmp_path: Path, make_run: MakeRun) -> None
     assert not [path for path in cache.iterdir() if not path.name.startswith(".")]
     assert not folder.prepare_manifest.exists()
     assert len(prepare(config, RunFolder.of(config))) == 20_000
+    assert len(list(cache.iterdir())) == 1, "what the killed process left is gone"
 
 
 def test_full_disk_leaves_nothing_half_written(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pipeline.prepare.cache.Writer.add", full)
+    monkeypatch.setattr("pipeline.prepare.cache.Writer.put", full)
     config, folder = make_run(DATA / "alpaca.json")
     with pytest.raises(StageError, match="No space left on device"):
         prepare(config, folder)

@@ -1,6 +1,7 @@
 """What counts, what is set aside and why, and what is refused."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pipeline.report import Cell, cells_of
 from pipeline.report.collect import collect
 from pipeline.report.record import Missing, Record
 from pipeline.run_folder import RunFolder
+from pipeline.yaml_file import read_sections, read_yaml
 
 MakeRun = Callable[..., Cell]
 
@@ -183,3 +185,22 @@ def test_labels_of_bare_folders_are_readable(make_run: MakeRun) -> None:
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run folder"):
         cells_of([RunFolder(tmp_path)])
+
+
+def test_equal_sections_of_many_configurations_are_read_as_the_whole_file_is(tmp_path: Path) -> None:
+    texts = ["name: a\nmodel:\n  name: m\n# note\nseed: 3\n", 'name: "a\n b"\ndata:\n- x: 1\n', "{name: a, seed: 3}",
+             "base: &b\n  x: 1\nmore: *b\n"]  # fmt: skip
+    for number, text in enumerate(texts):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(text)
+        assert read_sections(path) == read_yaml(path)
+
+
+@pytest.mark.parametrize("text", ["name: a\nname: b\n", "a: [1\n", "a: &x [*x]\n", "nothing", "? b\n: c\na: 1\na: 2\n"])
+def test_a_broken_configuration_is_refused_in_either_way(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as whole:
+        read_yaml(path)
+    with pytest.raises(UserError, match=re.escape(str(whole.value))):
+        read_sections(path)

@@ -16,6 +16,7 @@ from pipeline.report.arrangement import arranged
 from pipeline.report.latex import render_document
 from pipeline.report.layout import shipped
 from pipeline.report.markdown import render_markdown
+from pipeline.report.table import cost_table
 
 MakeRun = Callable[..., Cell]
 GOLDEN = Path(__file__).parent / "golden"
@@ -60,7 +61,8 @@ def test_the_table_is_as_expected(make_run: MakeRun, name: str) -> None:
 @pytest.mark.parametrize("name", shipped())
 def test_the_papers_grids_fit(name: str) -> None:
     number = name.removeprefix("table")
-    grids = [load_grid(path) for path in sorted(GRIDS.glob(f"table{TABLES_OF.get(number, number)}_*.yaml"))]
+    table = f"table{TABLES_OF.get(number, number)}"
+    grids = [load_grid(path) for path in GRIDS.glob(f"{table}*.yaml") if path.stem.split("_")[0] == table]
     layout = load_layout(name)
     cells, left_out = arranged(source_of_grids(grids).cells, layout)
     rows = set(layout.rows or {})
@@ -175,3 +177,13 @@ def test_a_run_of_two_grids_counts_once(make_run: MakeRun) -> None:
     cell = make_run("LoRA", 42, {"piqa": 0.5})
     table = build_table([cell, cell], "t", layout=Layout(rows={"A": {"tuning.kind": "lora"}}))
     assert [entry.n for entry in table.rows[0].entries] == [1, 1]
+
+
+def test_costs_of_a_row_with_a_run_for_each_task(make_run: MakeRun) -> None:
+    cells = [
+        make_run("LoRA", 42, {task: 0.5}, tuning={"rank": rank}, result={"wall_seconds": 3600.0})
+        for task, rank in (("piqa", 4), ("arc", 8))
+    ]
+    costs = cost_table(cells, Layout())
+    assert costs is not None
+    assert [row.name for row in costs.rows] == ["LoRA, piqa", "LoRA, arc"]

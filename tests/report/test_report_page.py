@@ -218,3 +218,28 @@ def test_a_screen_reader_gets_names_for_everything(browser: Any, page: Path) -> 
              if not node.get("ignored") and node["role"]["value"] in roles]  # fmt: skip
     unnamed = [role for role, name in named if not name.strip()]
     assert not unnamed and {"button", "table", "columnheader", "searchbox", "combobox"} <= {role for role, _ in named}
+
+
+@pytest.mark.slow
+def test_the_page_with_the_keyboard_alone(browser: Any, page: Path) -> None:
+    """The focus goes from top to bottom, opens the origin of a number, and comes back to it."""
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    def press(*keys: str) -> Any:
+        ActionChains(browser).send_keys(*keys).perform()
+        return browser.switch_to.active_element
+
+    browser.get(page.as_uri())
+    assert press(Keys.TAB).get_attribute("class") == "skip"
+    seen = [press(Keys.TAB) for _ in range(12)]
+    heights = [browser.execute_script("return arguments[0].getBoundingClientRect().top + scrollY", e) for e in seen]
+    assert heights == sorted(heights) and "filter" in [element.get_attribute("id") for element in seen]
+
+    number = browser.find_element("css selector", "#results button.number")
+    browser.execute_script("arguments[0].focus()", number)
+    press(Keys.ENTER)
+    opened = "return document.getElementById('origin').open"
+    inside = "return document.getElementById('origin').contains(document.activeElement)"
+    assert browser.execute_script(opened) and browser.execute_script(inside)
+    assert press(Keys.ESCAPE) == number and not browser.execute_script(opened)

@@ -6,7 +6,10 @@ usage: ranks_script.py FOLDER CASE...   (RANK, WORLD_SIZE, ... in the environmen
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,7 @@ from pipeline.train.memory import held_bytes  # noqa: E402
 from pipeline.train.ranks import Ranks, join, leave  # noqa: E402
 from pipeline.train.sharded import make_sharded_accelerator  # noqa: E402
 from pipeline.train.share import Share  # noqa: E402
+from pipeline.train.signals import StopSignals  # noqa: E402
 
 
 class Case:
@@ -68,6 +72,17 @@ class Case:
             "held": self.ranks.gather(held_bytes(loop.engine)),
             "parameters": sorted(name for name in loop.engine.parameters),
         }
+
+    def moved(self, stage: int, kind: str, rank: int = 4) -> dict[str, Any]:
+        """Trained tensors that two updates leave as they are, and other tensors that they change."""
+        loop = self.loop(rank_config(self.folder, stage, kind, "bitune", rank=rank, warmup_ratio=0.0))
+        before = copies(loop.model)
+        for _ in range(2):
+            loop._update()
+        after, trained = copies(loop.model), loop.engine.parameters
+        still = sorted(name for name in trained if torch.equal(after[name], before[name]))
+        other = sorted(name for name in after if name not in trained and not torch.equal(after[name], before[name]))
+        return {"still": still, "other": other, "trained": len(trained)}
 
     def resumed(self, stage: int, kind: str) -> dict[str, Any]:
         """Six updates straight, against three, a new start from the checkpoint, and three."""
@@ -130,6 +145,24 @@ class Case:
             DualBranch.losses = honest  # type: ignore[method-assign]
         return {"messages": []}
 
+    def broken_off(self) -> dict[str, Any]:
+        """A signal to rank 1 alone, which waits in a collective while rank 0 prepares data, say."""
+        with StopSignals(60, ranks=self.ranks) as signals:
+
+            def work() -> None:
+                with signals.breaking("while data were prepared"):
+                    time.sleep(40)
+
+            if self.ranks.index == 1:
+                threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGTERM]).start()
+            started = time.monotonic()
+            try:
+                self.ranks.first(work)
+            except StageError as error:
+                found = (str(error), error.status)
+            seconds = time.monotonic() - started
+        return {"found": self.ranks.gather(found), "seconds": max(self.ranks.gather(seconds))}
+
     def unwritable(self) -> dict[str, Any]:
         """A checkpoint that one rank can't write."""
         loop = self.loop(rank_config(self.folder / "unwritable", 0, "lora", "bitune"))
@@ -145,6 +178,13 @@ class Case:
             names = sorted(path.name for path in loop.checkpoints.folder.iterdir())
             return {"messages": self.ranks.gather(str(error)), "left": names}
         return {"messages": []}
+
+
+def copies(model: DualBranch) -> dict[str, torch.Tensor]:
+    """All parameters, whole."""
+    parameters = dict(model.named_parameters())
+    with gathered(parameters.values()):
+        return {name: tensor.detach().clone() for name, tensor in parameters.items()}
 
 
 def whole(loop: TrainingLoop) -> dict[str, torch.Tensor]:

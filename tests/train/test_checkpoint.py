@@ -111,6 +111,29 @@ def test_rotation_keeps_the_last(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-000006", "step-000008"]
 
 
+def test_rotation_keeps_the_best(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, IDENTITY, keep=1)
+    for step, loss in ((2, 0.5), (4, 0.25), (6, None), (8, 0.25), (10, 0.75), (12, None)):
+        checkpoints.save(step, write, loss)
+        assert checkpoints.latest()[0].step == step
+    assert names(tmp_path) == ["step-000004", "step-000012"]
+    assert checkpoints.best().step == 4
+    truncate_manifest(tmp_path / "step-000004")
+    assert checkpoints.best() is None
+
+
+def test_a_chosen_checkpoint_must_be_whole_and_of_this_run(tmp_path: Path) -> None:
+    checkpoints = filled(tmp_path, 2, 4)
+    assert checkpoints.chosen(tmp_path / "step-000002").step == 2
+    damage_file(tmp_path / "step-000002")
+    with pytest.raises(StageError, match="step-000002: weights is damaged"):
+        checkpoints.chosen(tmp_path / "step-000002")
+    with pytest.raises(StageError, match=r"step-000003: manifest\.json is missing or not whole"):
+        checkpoints.chosen(tmp_path / "step-000003")
+    with pytest.raises(StageError, match="step-000004: written with processes 1, this run has 2"):
+        Checkpoints(tmp_path, IDENTITY | {"processes": 2}, 1).chosen(tmp_path / "step-000004")
+
+
 def test_rotation_deletes_nothing_before_the_new_one_is_complete(tmp_path: Path) -> None:
     checkpoints = filled(tmp_path, 2, keep=1)
 

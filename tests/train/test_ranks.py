@@ -41,6 +41,14 @@ LOSSES: list[dict[str, Any]] = [
     {"stage": 3, "kind": "full", "method": "shared_weights", "steps": 2, "checkpointing": True},
     {"stage": 3, "kind": "lora", "method": "no_mixing", "steps": 2, "checkpointing": True},
 ]
+MOVED: list[dict[str, Any]] = [
+    {"stage": 3, "kind": "full"},
+    {"stage": 3, "kind": "lora"},
+    {"stage": 3, "kind": "lora", "rank": 16},
+    {"stage": 3, "kind": "dora"},
+    {"stage": 3, "kind": "ia3"},
+    {"stage": 3, "kind": "vera"},
+]
 RESUMED: list[dict[str, Any]] = [
     {"stage": 0, "kind": "lora"},
     {"stage": 2, "kind": "full"},
@@ -96,6 +104,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         *(name("exported", case) for case in EXPORTED),
         *(name("spoilt", case) for case in SPOILT),
         "unwritable",
+        "broken_off",
         "trained",
     ]
     return start(tmp_path_factory.mktemp("two"), 2, cases, timeout=300)
@@ -118,6 +127,18 @@ def test_two_processes_equal_one(two: dict[str, Any], case: dict[str, Any], tmp_
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
     assert found["rates"] == expected["rates"]
     assert found["parameters"] == expected["parameters"]
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return start(tmp_path_factory.mktemp("moved"), 2, [name("moved", case) for case in MOVED], timeout=200)
+
+
+@pytest.mark.parametrize("case", MOVED, ids=lambda case: "-".join(map(str, case.values())))
+def test_exactly_the_trained_tensors_change(moved: dict[str, Any], case: dict[str, Any]) -> None:
+    found = moved[name("moved", case)]
+    assert found["still"] == found["other"] == []
+    assert found["trained"] == {"full": 96, "lora": 140, "dora": 205, "ia3": 75, "vera": 140}[case["kind"]]
 
 
 def total(held: dict[str, int]) -> int:
@@ -188,6 +209,12 @@ def test_nan_on_one_rank_stops_both_with_its_samples(two: dict[str, Any], case: 
 
 def test_checkpoint_that_one_rank_cannot_write_is_none(two: dict[str, Any]) -> None:
     assert two["unwritable"] == {"messages": ["somewhere: No space left on device"] * 2, "left": []}
+
+
+def test_signal_to_a_waiting_rank_breaks_off_the_work_of_another(two: dict[str, Any]) -> None:
+    found = two["broken_off"]
+    assert found["found"] == [["stopped while data were prepared: the same command goes on", 128 + signal.SIGTERM]] * 2
+    assert found["seconds"] < 10
 
 
 class Command:
@@ -261,10 +288,21 @@ def test_stopped_killed_and_gone_on_equals_straight(two: dict[str, Any], tmp_pat
     assert json.loads(stopped.folder.train_result.read_text())["processes"] == 2
 
 
-def test_four_processes_equal_one(tmp_path: Path) -> None:
-    """Batches of 5 and 4 rows on 4 processes."""
-    case = {"stage": 3, "kind": "full", "method": "bitune", "steps": 2}
-    found = start(tmp_path, 4, [name("losses", case)], timeout=200)[name("losses", case)]
-    expected = alone(tmp_path / "alone", "full", "bitune", steps=2)
+FOUR: list[dict[str, Any]] = [
+    {"stage": 3, "kind": "full", "method": "bitune", "steps": 20},
+    {"stage": 3, "kind": "lora", "method": "bitune", "steps": 20, "micro_batch_tokens": 40},
+]
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return start(tmp_path_factory.mktemp("four"), 4, [name("losses", case) for case in FOUR], timeout=300)
+
+
+@pytest.mark.parametrize("case", FOUR, ids=lambda case: case["kind"])
+def test_four_processes_equal_one(four: dict[str, Any], case: dict[str, Any], tmp_path: Path) -> None:
+    """Batches of 5 and 4 rows on 4 processes: one of them has two rows, or one has none."""
+    found = four[name("losses", case)]
+    expected = alone(tmp_path, **{key: value for key, value in case.items() if key != "stage"})
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
     assert all(total(held) <= 1.05 * total(expected["held"]) / 4 for held in found["held"])

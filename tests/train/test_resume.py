@@ -18,6 +18,7 @@ from train_runs import make_loop, numbers, run_config, run_loop, same, samples, 
 from pipeline.errors import StageError
 from pipeline.run_folder import RunFolder
 from pipeline.train import Interrupted, state
+from pipeline.train import signals as signals_module
 from pipeline.train.loop import TrainingLoop
 from pipeline.train.metrics import read_metrics
 from pipeline.train.signals import StopSignals
@@ -123,7 +124,8 @@ def test_checkpoints_are_rotated_and_the_last_step_is_kept(tmp_path: Path) -> No
     assert names == ["step-000006", "step-000008", "step-000009"]
 
 
-def test_second_signal_acts_at_once() -> None:
+def test_second_signal_acts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals_module, "SAME", 0.0)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it may be ignored
     with StopSignals(grace=60) as signals:
         signal.raise_signal(signal.SIGINT)

@@ -97,3 +97,8 @@ def test_deadline_of_a_slurm_job() -> None:
     with StopSignals(grace=60, deadline=time.time() + 3600) as early, StopSignals(60, time.time() - 1) as late:
         assert early.received is None
         assert late.received == DEADLINE == signal.SIGALRM
+
+
+def test_compiled_layers_cannot_be_sharded() -> None:
+    with pytest.raises(ValueError, match=r"compile = inductor cannot be used with zero\.stage 3"):
+        TrainingConfig.model_validate({"compile": "inductor", "zero": {"stage": 3}})

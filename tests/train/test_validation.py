@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from test_stage_train import config_of, run
 from train_runs import Sample, Samples, make_loop, numbers, run_config, same, samples, weights
 
@@ -152,6 +153,31 @@ def test_run_reports_its_validation_loss(tmp_path: Path, capsys: pytest.CaptureF
     assert f"{result['samples']} samples, {result['validation_samples']} held out" in capsys.readouterr().err
     assert train(config, RunFolder.of(config)) == result
     assert run(plain)[1]["validation_loss"] is None
+
+
+def test_the_best_weights_are_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation losses 0.5, 0.25, 0.75, ...: those of step 2 are the model, though one checkpoint is kept."""
+    losses, kept = iter([0.5, 0.25, 0.75, 1.0, 1.0, 1.0]), []
+    monkeypatch.setattr(Validation, "loss", lambda *_, **__: next(losses))
+    monkeypatch.setattr(Checkpoints, "remove_all", lambda self: kept.extend(self.folder.iterdir()))
+    values = config_of(tmp_path / "runs", keep_checkpoints=1).model_dump(mode="json")
+    values["data"]["validation_fraction"] = 0.4
+    values["training"] |= {"validate_every": 1, "export": "best", "checkpoint_every": 4}
+    folder, result = run(parse_config(values, "test"))
+    assert (result["exported_step"], result["validation_loss"], result["steps"] > 2) == (2, 0.25, True)
+    best = next(path for path in kept if path.name == "step-000002")
+    saved = {
+        name.removeprefix("model."): tensor
+        for name, tensor in load_file(best / "weights.safetensors").items()
+        if "theta" in name
+    }
+    exported = load_file(folder.model / "prompt_branch.safetensors")
+    assert saved and all(torch.equal(exported[name], tensor) for name, tensor in saved.items())
+
+
+def test_choosing_needs_validations(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r'training.export = "best" needs validations'):
+        config_of(tmp_path, export="best")
 
 
 def test_validating_on_nothing_is_refused(tmp_path: Path) -> None:

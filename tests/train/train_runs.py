@@ -77,6 +77,7 @@ def rank_config(
     dropout: float = 0.0,
     checkpointing: bool = False,
     offload: bool = False,
+    rank: int = 4,
     **training: Any,
 ) -> RunConfig:
     """The same for several processes: nothing small enough to stay whole, batches that don't divide evenly."""
@@ -85,7 +86,7 @@ def rank_config(
         zero["offload_parameters"] = zero["offload_optimizer"]
         zero["deepspeed"] = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
     options = {"batch_size": 5, "micro_batch_size": 1, "epochs": 20, "learning_rate": 1e-3, "zero": zero}
-    config = run_config(runs, {"kind": kind, "dropout": dropout}, **options | training)
+    config = run_config(runs, {"kind": kind, "dropout": dropout, "rank": rank}, **options | training)
     model = config.model.model_copy(update={"gradient_checkpointing": checkpointing})
     return config.model_copy(update={"method": config.method.model_validate(method), "model": model})
 

@@ -1,0 +1,1 @@
+"""The audit of prepared rows, before any GPU is used."""

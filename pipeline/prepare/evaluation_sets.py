@@ -1,0 +1,91 @@
+"""The evaluation sets of a run, and which training rows share word n-grams with them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from pipeline.errors import UserError
+from pipeline.evaluate.catalogue import TASKS
+from pipeline.evaluate.config import EvaluationConfig
+from pipeline.prepare.config import SourceConfig
+from pipeline.prepare.sources import Source, open_sources
+from pipeline.prepare.words import ngrams, texts_of
+
+
+def set_configs(evaluation: EvaluationConfig, files: Sequence[str]) -> dict[str, SourceConfig]:
+    """Where the documents of each evaluation set lie, by the set's name: a task, or a file of its own.
+
+    Raises:
+        UserError: a task of lm-eval's without a local file.
+    """
+    found: dict[str, SourceConfig] = {}
+    for task in evaluation.tasks:
+        if task in evaluation.data:
+            found[task] = SourceConfig(path=evaluation.data[task].test, split="test")
+        elif task in TASKS:
+            found[task] = _hub_set(task)
+        else:
+            raise UserError(
+                f"data.filters.overlap: the documents of {task} are lm-eval's: give a file of them as "
+                f"evaluation.data.{task}, or leave the task out and name it under data.filters.overlap.files"
+            )
+    return found | {Path(file).name: SourceConfig(path=file) for file in files}
+
+
+def _hub_set(task: str) -> SourceConfig:
+    values = yaml.load(TASKS[task].read_text(encoding="utf-8"), _TaskLoader)
+    split = values.get("test_split") or values["validation_split"]
+    return SourceConfig(path=values["dataset_path"], subset=values.get("dataset_name"), split=split)
+
+
+class _TaskLoader(yaml.SafeLoader):
+    """Reads a task's file without importing its functions."""
+
+
+_TaskLoader.add_multi_constructor("!", lambda loader, tag, node: None)
+
+
+@dataclass(frozen=True)
+class EvaluationSets:
+    """The n-grams of evaluation sets."""
+
+    n: int
+    sources: dict[str, Source]
+    grams: dict[str, str]
+    """n-gram -> the first set that has it."""
+    sizes: dict[str, dict[str, int]]
+    """Documents of each set, and how many of them have too few words to be compared."""
+
+    @classmethod
+    def open(cls, configs: dict[str, SourceConfig], n: int) -> "EvaluationSets":
+        """Read all documents; what is held grows with the evaluation sets, not with the training rows.
+
+        Raises:
+            UserError: a set can't be read.
+        """
+        sources = dict(zip(configs, open_sources(configs.values()), strict=True))
+        grams: dict[str, str] = {}
+        sizes: dict[str, dict[str, int]] = {}
+        for name, source in sources.items():
+            documents = short = 0
+            for record in source.records():
+                found = [gram for text in texts_of(record.values) for gram in ngrams(text, n)]
+                for gram in found:
+                    grams.setdefault(gram, name)
+                documents, short = documents + 1, short + (not found)
+            sizes[name] = {"documents": documents, "too_short": short}
+        return cls(n, sources, grams, sizes)
+
+    def identity(self) -> list[list[str]]:
+        """Names and contents, for the key of prepared data."""
+        return [[name, source.content] for name, source in self.sources.items()]
+
+    def overlap(self, texts: Iterator[str]) -> tuple[str, str] | None:
+        """The first evaluation set that shares an n-gram with one of the texts, and that n-gram."""
+        for text in texts:
+            for gram in ngrams(text, self.n):
+                if gram in self.grams:
+                    return self.grams[gram], gram
+        return None
