@@ -10,6 +10,7 @@ RUNS/NAME-SIGNATURE/
   train/checkpoints/step-N/
   train/result.json      written last: training is complete when this validates
   model/                 the trained model (Hugging Face or PEFT form)
+  inference.json         how long reading a prompt and answering took, where it was measured
   failed.json            why the last attempt failed; absent when it did not
   evaluate/TASK.json     scores and what they were measured with; complete when it validates
   evaluate/TASK.jsonl    one line per document
@@ -73,6 +74,10 @@ class RunFolder:
     @property
     def model(self) -> Path:
         return self.root / "model"
+
+    @property
+    def inference(self) -> Path:
+        return self.root / "inference.json"
 
     def evaluation(self, task: str) -> Path:
         return self.root / "evaluate" / f"{task}.json"

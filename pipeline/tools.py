@@ -32,6 +32,22 @@ def compare(
     terminal().print(render(compare_runs(first, second), documents), highlight=False)
 
 
+@tools.command("time", epilog="Example: dualtune time runs/* --prompt-tokens 512 --new-tokens 128")
+def time_inference(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Trained run folders.", show_default=False)],
+    prompt_tokens: Annotated[int, typer.Option(min=2, help="Length of the prompt.")] = 2000,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Length of the answer.")] = 2000,
+    rounds: Annotated[int, typer.Option(min=1, help="The median of so many is kept.")] = 3,
+) -> None:
+    """Measure how long trained models take to read a prompt and to answer; reports then show it."""
+    from pipeline.inference import measure_inference
+    from pipeline.run_folder import RunFolder
+
+    for run in runs:
+        found = measure_inference(RunFolder(run), prompt_tokens, new_tokens, rounds)
+        print(f"{run}: prefill {found['prefill_seconds']:.3f} s, answer {found['generation_seconds']:.2f} s")
+
+
 @tools.command(
     epilog='Example: dualtune generate models/SmolLM2-135M-Instruct --prompt "What is the capital of France?"'
 )

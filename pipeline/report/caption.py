@@ -41,7 +41,10 @@ def _cost(table: Table) -> str:
     records = [record for entry in _entries(table) for record in entry.records if isinstance(record, Cost)]
     devices = sorted({str(record.facts["device"]) for record in records})
     where = f" on {', '.join(devices)}" if devices else ""
-    return f"Cost of training, measured here{where}: {words}."
+    lengths = dict.fromkeys((record.conditions["prompt tokens"], record.conditions["new tokens"])
+                            for record in records if record.conditions)  # fmt: skip
+    tokens = "".join(f" One prompt has {prompt} tokens, its answer {new}." for prompt, new in lengths)
+    return f"Cost, measured here{where}: {words}.{tokens}"
 
 
 def _seeds(table: Table, layout: Layout) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 from pipeline.config import RunConfig, parse_config, signature
 from pipeline.errors import UserError
 from pipeline.files import read_json
-from pipeline.report.cost import PREFIX, cost_of, device_of
+from pipeline.report.cost import COSTS, PREFIX, cost_of, device_of
 from pipeline.report.differences import differing_keys
-from pipeline.report.record import Cost, Missing, Outcome, Record, UnusableError, read_evaluation
+from pipeline.report.record import Cost, Measurement, Missing, Outcome, Record, UnusableError, read_evaluation
 from pipeline.run_folder import RunFolder
 from pipeline.yaml_file import read_sections
 
@@ -46,10 +46,12 @@ def collect(cells: Sequence[Cell]) -> list[Outcome]:
     configs = {cell.folder.root: read_config(cell.folder) for cell in cells}
     check_rows(cells, configs)
     outcomes = [outcome for cell in cells for outcome in _outcomes(cell, configs[cell.folder.root])]
-    outcomes = _agreeing(
-        outcomes, lambda o: (o.group, o.row, o.task), lambda r: {"prepared data": r.prepared_key}, "the row"
-    )
-    return _agreeing(outcomes, lambda o: o.task, lambda r: r.evaluation.conditions, "the column")
+    outcomes = _agreeing(outcomes, lambda o: (o.group, o.row, o.task), _prepared_data, "the row")
+    return _agreeing(outcomes, lambda o: o.task, lambda m: m.conditions, "the column")
+
+
+def _prepared_data(measured: Measurement) -> dict[str, Any]:
+    return {"prepared data": measured.prepared_key} if isinstance(measured, Record) else {}
 
 
 def models_gone(cells: Sequence[Cell]) -> list[Path]:
@@ -166,15 +168,28 @@ def _outcome(cell: Cell, task: str, config: RunConfig, expected: str, trained: d
 
 
 def _cost(cell: Cell, key: str, trained: dict[str, Any] | None) -> Outcome:
-    root, path = cell.folder.root, cell.folder.train_result
     if trained is None:
         return _missing(cell, key, "nothing is trained")
+    kind = COSTS[key.removeprefix(PREFIX)]
     try:
-        value = cost_of(key, trained)
+        path, result = _inference(cell.folder, trained) if kind.conditions else (cell.folder.train_result, trained)
+        value = cost_of(key, result)
     except UnusableError as error:
         return _missing(cell, key, str(error))
-    facts = {"signature": trained["signature"], "device": device_of(trained), "versions": trained.get("versions", {})}
-    return Cost(cell.row, cell.group, key, cell.seed, root, path, value, facts)
+    facts = {"signature": trained["signature"], "device": device_of(result), "versions": result.get("versions", {})}
+    conditions = {name.replace("_", " "): result.get(name) for name in kind.conditions}
+    return Cost(cell.row, cell.group, key, cell.seed, cell.folder.root, path, value, facts, conditions)
+
+
+def _inference(folder: RunFolder, trained: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """What `dualtune time` measured of this model."""
+    result = read_json(folder.inference)
+    if not isinstance(result, dict):
+        damaged = folder.inference.exists()
+        raise UnusableError(f"{folder.inference.name} is damaged" if damaged else "not measured: dualtune time RUN")
+    if result.get("signature") != trained["signature"]:
+        raise UnusableError(f"measured with another configuration (signature {result.get('signature')})")
+    return folder.inference, result
 
 
 def _same_weights(outcomes: list[Outcome]) -> list[Outcome]:
@@ -189,32 +204,32 @@ def _same_weights(outcomes: list[Outcome]) -> list[Outcome]:
 def _agreeing(
     outcomes: list[Outcome],
     group: Callable[[Outcome], Hashable],
-    facts: Callable[[Record], dict[str, Any]],
+    facts: Callable[[Measurement], dict[str, Any]],
     where: str,
 ) -> list[Outcome]:
-    """Set aside the records of each group whose facts differ from those of most of them.
+    """Set aside the numbers of each group whose facts differ from those of most of them.
 
     Between equally many, full evaluations win over limited ones, then the first.
     """
-    groups: dict[Hashable, list[Record]] = defaultdict(list)
+    groups: dict[Hashable, list[Measurement]] = defaultdict(list)
     for outcome in outcomes:
-        if isinstance(outcome, Record):
+        if not isinstance(outcome, Missing):
             groups[group(outcome)].append(outcome)
-    standard = {key: _standard(records, facts) for key, records in groups.items()}
-    return [_set_aside(o, standard[group(o)], facts(o), where) if isinstance(o, Record) else o for o in outcomes]
+    standard = {key: _standard(measured, facts) for key, measured in groups.items()}
+    return [o if isinstance(o, Missing) else _set_aside(o, standard[group(o)], facts(o), where) for o in outcomes]
 
 
-def _standard(records: list[Record], facts: Callable[[Record], dict[str, Any]]) -> dict[str, Any]:
-    keys = [repr(facts(record)) for record in records]
+def _standard(measured: list[Measurement], facts: Callable[[Measurement], dict[str, Any]]) -> dict[str, Any]:
+    keys = [repr(facts(one)) for one in measured]
     count = Counter(keys)
-    ranks = [(count[key], record.evaluation.limit is None) for key, record in zip(keys, records, strict=True)]
-    return facts(records[ranks.index(max(ranks))])
+    ranks = [(count[key], one.is_full) for key, one in zip(keys, measured, strict=True)]
+    return facts(measured[ranks.index(max(ranks))])
 
 
-def _set_aside(record: Record, standard: dict[str, Any], facts: dict[str, Any], where: str) -> Outcome:
+def _set_aside(measured: Measurement, standard: dict[str, Any], facts: dict[str, Any], where: str) -> Outcome:
     odd = [f"{name} {_shown(facts[name])}, {where} has {_shown(standard[name])}" for name in facts
            if facts[name] != standard[name]]  # fmt: skip
-    return record.missing(f"not comparable: {'; '.join(odd)}") if odd else record
+    return measured.missing(f"not comparable: {'; '.join(odd)}") if odd else measured
 
 
 def _shown(value: Any) -> str:

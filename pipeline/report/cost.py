@@ -1,4 +1,4 @@
-"""What training a run took, from its own result: the columns of the paper's table 14."""
+"""What training a run took, from its own result, and its answers: the columns of the paper's table 14."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,13 +14,22 @@ PREFIX = "cost:"
 
 @dataclass(frozen=True)
 class CostKind:
-    """One cost: its heading, how it is read from train/result.json, and what a caption says of it."""
+    """One cost: its heading, how it is read from train/result.json or inference.json, and what a caption says of it."""
 
     heading: str
     read: Callable[[Mapping[str, Any]], Any]
     unit: Unit
     words: str
     lower_is_better: bool = True
+    conditions: tuple[str, ...] = ()
+    """Keys of inference.json that must be equal in one column; (): a cost of training."""
+
+    @property
+    def is_of_training(self) -> bool:
+        return not self.conditions
+
+
+ONE_PROMPT = ("prompt_tokens", "new_tokens", "device")
 
 
 COSTS = {
@@ -49,6 +58,20 @@ COSTS = {
         Unit(1e-6, 2, "million"),
         "trained parameters in millions",
     ),
+    "prefill": CostKind(
+        "prefill s",
+        lambda result: result["prefill_seconds"],
+        Unit(1, 3, "s"),
+        "seconds in which all branches read one prompt",
+        conditions=ONE_PROMPT,
+    ),
+    "generation": CostKind(
+        "generation s",
+        lambda result: result["generation_seconds"],
+        Unit(1, 2, "s"),
+        "seconds of one whole answer, prefill and all new tokens",
+        conditions=ONE_PROMPT,
+    ),
 }
 
 
@@ -64,7 +87,8 @@ def cost_of(key: str, result: Mapping[str, Any]) -> float:
     except (KeyError, TypeError):
         value = None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UnusableError(f"training result has no number for {kind.heading}")
+        where = "training result" if kind.is_of_training else "inference.json"
+        raise UnusableError(f"{where} has no number for {kind.heading}")
     return float(value)
 
 

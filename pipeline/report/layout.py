@@ -24,7 +24,7 @@ from pipeline.schema import Schema
 
 FOLDER = Path(__file__).parent / "layouts"
 
-CostName = Literal["hours", "tokens_per_second", "memory", "parameters"]
+CostName = Literal["hours", "tokens_per_second", "memory", "parameters", "prefill", "generation"]
 
 
 class Layout(Schema):
@@ -36,7 +36,7 @@ class Layout(Schema):
     average: str | None = "average"
     """Heading of the mean over the tasks; null: none."""
     cost: tuple[CostName, ...] = ()
-    """Further columns: what training took."""
+    """Further columns: what training took, and answering."""
     rows: dict[str, dict[str, Any]] | None = None
     """Label -> dotted keys of the configuration and their values; null: the rows of the grid."""
     groups: dict[str, str] | None = None

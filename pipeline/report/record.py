@@ -65,14 +65,23 @@ class Evaluation(BaseModel):
 
 
 @dataclass(frozen=True)
-class Record:
-    """A number that counts: the evaluation of one run on one task."""
+class Planned:
+    """A number that the table asks for: of one run, on one task (or one cost)."""
 
     row: str
     group: str
     task: str
     seed: int | None
     folder: Path
+
+    def missing(self, reason: str) -> "Missing":
+        return Missing(self.row, self.group, self.task, self.seed, self.folder, reason)
+
+
+@dataclass(frozen=True)
+class Record(Planned):
+    """A number that counts: the evaluation of one run on one task."""
+
     file: Path
     evaluation: Evaluation
     prepared_key: str | None
@@ -81,8 +90,13 @@ class Record:
     def value(self) -> float:
         return self.evaluation.value
 
-    def missing(self, reason: str) -> "Missing":
-        return Missing(self.row, self.group, self.task, self.seed, self.folder, reason)
+    @property
+    def conditions(self) -> dict[str, Any]:
+        return self.evaluation.conditions
+
+    @property
+    def is_full(self) -> bool:
+        return self.evaluation.limit is None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -101,31 +115,24 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """A number that counts: what training one run took, as measured (seconds, bytes, tokens a second, parameters)."""
+class Cost(Planned):
+    """A number that counts: what one run took, as measured (seconds, bytes, tokens a second, parameters)."""
 
-    row: str
-    group: str
-    task: str
-    seed: int | None
-    folder: Path
     file: Path
     value: float
     facts: dict[str, Any]
+    conditions: dict[str, Any]
+    """What must be equal for two of them to stand in one column."""
+    is_full = True
 
 
 Measurement = Record | Cost
 
 
 @dataclass(frozen=True)
-class Missing:
+class Missing(Planned):
     """A number that was planned and is not there (or does not count), and why."""
 
-    row: str
-    group: str
-    task: str
-    seed: int | None
-    folder: Path
     reason: str
 
 

@@ -67,9 +67,12 @@ def build_table(
 
 
 def cost_table(cells: Sequence[Cell], layout: Layout) -> Table | None:
-    """What training took, by the rows of the layout; None where nothing was trained."""
+    """What training took (and answering, where that was measured), by the rows of the layout; None where nothing was
+    trained."""
+    measured = any(cell.folder.inference.exists() for cell in cells)
+    costs = tuple(name for name, kind in COSTS.items() if kind.is_of_training or measured)
     changes: dict[str, Any] = {
-        "title": "Cost of training", "columns": {}, "average": None, "cost": tuple(COSTS), "arrange": "tasks",
+        "title": "Cost of training", "columns": {}, "average": None, "cost": costs, "arrange": "tasks",
         "differences": "none", "highlight": 0, "spread": "std", "marks": {}, "reference": {},
         "rows": None, "groups": None if layout.groups is None else {}, "baseline": None,
     }  # fmt: skip

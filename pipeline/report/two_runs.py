@@ -117,7 +117,8 @@ def _shown(value: Any) -> str:
 def _training(results: Sequence[dict[str, Any]]) -> list[Pair]:
     first, second = results
     rows = [(name, _shown(first.get(name)), _shown(second.get(name))) for name in ("steps", "final_loss", "device")]
-    rows += [(kind.heading, _cost(key, first), _cost(key, second)) for key, kind in COSTS.items()]
+    trained = {key: kind for key, kind in COSTS.items() if kind.is_of_training}
+    rows += [(kind.heading, _cost(key, first), _cost(key, second)) for key, kind in trained.items()]
     return [row for row in rows if row[1:] != ("-", "-")]
 
 

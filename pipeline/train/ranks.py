@@ -16,8 +16,6 @@ from pipeline.train.environment import rank_variables
 PATIENCE = timedelta(hours=24)
 """How long ranks wait for work that one of them does alone, such as preparing the data."""
 
-STOP = "dualtune-stop"
-
 Result = TypeVar("Result")
 Failure = TypeVar("Failure", bound=UserError)
 
@@ -43,15 +41,15 @@ class Ranks:
     def is_main(self) -> bool:
         return self.index == 0
 
-    def announce(self, number: int) -> None:
+    def announce(self, occasion: str, number: int) -> None:
         """Let all ranks know of a signal."""
         with suppress(RuntimeError):  # rank 0, which keeps the notes, is gone
-            self.store.set(STOP, str(number))
+            self.store.set(occasion, str(number))
 
-    def announced(self) -> int | None:
+    def announced(self, occasion: str) -> int | None:
         """The signal that a rank announced."""
         with suppress(RuntimeError):
-            return int(self.store.get(STOP)) if self.store.check([STOP]) else None
+            return int(self.store.get(occasion)) if self.store.check([occasion]) else None
         return None
 
     def gather(self, value: Any) -> list[Any]:

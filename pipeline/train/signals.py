@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -39,6 +40,7 @@ class StopSignals:
 
     def __init__(self, grace: float, deadline: float | None = None, ranks: Ranks = Ranks()) -> None:  # noqa: B008
         self.grace, self.deadline, self.ranks = grace, deadline, ranks
+        self._occasion = f"stop-{next(_OCCASIONS)}"
         self._received: int | None = None
         self._since = 0.0
         self._seen: int | None = None
@@ -121,11 +123,11 @@ class StopSignals:
         """Tell the other ranks, even while this one waits in a collective, where its own handler can't run."""
         if number := watchdog.next():
             self._seen = number
-            self.ranks.announce(number)
+            self.ranks.announce(self._occasion, number)
 
     def _follow(self, watchdog: Watchdog) -> None:
         """Take a signal to another rank as one to this."""
-        while self._watchdog is watchdog and not (number := self.ranks.announced()):
+        while self._watchdog is watchdog and not (number := self.ranks.announced(self._occasion)):
             time.sleep(FOLLOW_EVERY)
         time.sleep(FOLLOW_EVERY)  # this rank may be about to get it by itself
         if number and self._watchdog is watchdog and self._seen is None:
@@ -137,6 +139,8 @@ class StopSignals:
         self._previous = {}
 
 
+_OCCASIONS = count()
+"""Ranks create their StopSignals in the same order: what was announced for an earlier one isn't for the next."""
 FOLLOW_EVERY = 0.5
 """Seconds between looks for signals to other ranks."""
 

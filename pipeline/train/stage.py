@@ -140,7 +140,8 @@ def _plan(loop: TrainingLoop, model: DualBranch) -> str:
     share = _size(loop.engine.parameters.values()) / _size(model.parameters())
     shared_by = f" on {loop.ranks.count} processes" if loop.ranks.count > 1 else ""
     zero = f", ZeRO stage {loop.training.zero.stage}" if loop.training.zero.stage else ""
-    head = f"train: {loop.total_steps} steps over {len(loop.rows)} samples{shared_by}{zero}; "
+    held_out = f", {rows} held out" if (rows := len(loop.validation.rows)) else ""
+    head = f"train: {loop.total_steps} steps over {len(loop.rows)} samples{held_out}{shared_by}{zero}; "
     head += f"attention {loop.engine.kernel_note}; trained ({share:.2%}):"
     return "\n".join([head, *(f"  {group}" for group in groups(loop.engine.parameters))])
 

@@ -38,6 +38,8 @@ def evaluation(config: RunConfig, task: str, value: Any) -> dict[str, Any]:
 
 TRAINING = {"wall_seconds": 3600.0, "tokens_per_second": 250.0, "peak_memory_bytes": 2e9, "device": "GPU X"}
 
+INFERENCE = {"prompt_tokens": 2000, "new_tokens": 2000, "device": "GPU X"}
+
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., Cell]:
@@ -62,6 +64,7 @@ def make_run(tmp_path: Path) -> Callable[..., Cell]:
             "training": settings.pop("training", {}),
         }
         prepared_key, result = settings.pop("prepared_key", "data-1"), settings.pop("result", {})
+        inference = settings.pop("inference", None)
         assert not settings, f"unused settings {settings}"
         raw["method"] = raw["method"] if isinstance(raw["method"], dict) else {"name": raw["method"]}
         config = parse_config(raw, "test")
@@ -71,6 +74,8 @@ def make_run(tmp_path: Path) -> Callable[..., Cell]:
             folder.model.mkdir(exist_ok=True)
             facts = {"signature": signature(config), "prepared_key": prepared_key, "trainable_parameters": 10**7}
             write(folder.train_result, {**TRAINING, **facts, **result})
+            if inference:
+                write(folder.inference, {**INFERENCE, "signature": signature(config), **inference})
         for task, value in values.items():
             if value is not None:
                 write_evaluation(folder, config, task, value, changes.get(task, {}))

@@ -15,7 +15,7 @@ NUMBER = re.compile(
     r"(?P<mark>\*\*|<ins>)?(?P<value>[\d.]+)(?:\*\*|</ins>)?(?: ± (?P<std>[\d.]+))?(?: \((?P<change>[+-][\d.]+)\))?"
 )
 TWO_SEEDS = "Gemma-2B"
-COSTS = {"tokens/s": "250", "peak GB": "2.00", "trained M": "10.00"}
+COSTS = {"tokens/s": "250", "peak GB": "2.00", "trained M": "10.00", "prefill s": "0.250", "generation s": "60.50"}
 
 
 class Expected:

@@ -48,7 +48,10 @@ def run_of(make_run: MakeRun, conditions: dict, layout: Layout, model: str, seed
     tasks = list((layout.columns or {}).values()) or ["piqa_full"]
     values = {task: round(value + 0.001 * j, 6) for j, task in enumerate(tasks)}
     hours = {"wall_seconds": 3600 * (1 + value)}
-    return make_run("?", seed, values, model=model, method=method, tuning=tuning or "lora", result=hours)
+    inference = {"prefill_seconds": 0.25, "generation_seconds": 60.5}
+    return make_run(
+        "?", seed, values, model=model, method=method, tuning=tuning or "lora", result=hours, inference=inference
+    )
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -144,7 +147,10 @@ def test_all_layouts_compile(make_run: MakeRun, tmp_path: Path) -> None:
         ("arrange: models", "arrange: models needs groups and an average"),
         ("rows: {A: {}}\nmarks: {C: [B]}", "marks: 'B' is not one of the rows: A"),
         ("columns: {P: piqa}\nreference: {M: {A: {Q: 1}}}", "reference: there is no column 'Q'; there are P, average"),
-        ("cost: [money]", "must be one of 'hours', 'tokens_per_second', 'memory' or 'parameters'"),
+        (
+            "cost: [money]",
+            "must be one of 'hours', 'tokens_per_second', 'memory', 'parameters', 'prefill' or 'generation'",
+        ),
     ],
 )
 def test_mistakes_in_a_layout_are_named(tmp_path: Path, text: str, words: str) -> None:
