@@ -79,19 +79,27 @@ class Axes:
                     yield Point({**named, **labels}, layer, self.rows.get(row, {}), self.grid.seeds)
 
     def _axis(self, name: str, values: Any) -> dict[str, Layer]:
-        where = f"{self.path}: axes.{name}"
         if name in (ROW, SEED, "seeds", "label", "use", "base"):
             words = "seeds: [42, 43] at the top" if name.startswith(SEED) else "another name"
-            raise UserError(f"{where}: {name!r} cannot be an axis: use {words}")
-        if not isinstance(values, dict | list) or not values:
-            raise UserError(f"{where} = {values!r}: must be a list of values, or label: value")
-        labelled = dict(values) if isinstance(values, dict) else _labelled(values, where)
-        presets = [value for value in labelled.values() if isinstance(value, str) and value in self.presets]
-        return {label: self._value(name, label, value, bool(presets)) for label, value in labelled.items()}
+            raise UserError(f"{self.path}: axes.{name}: {name!r} cannot be an axis: use {words}")
+        return self.values_of(name, values, f"axes.{name}")
 
-    def _value(self, name: str, label: str, value: Any, of_presets: bool) -> Layer:
+    def values_of(self, name: str, values: Any, where: str) -> dict[str, Layer]:
+        """Label -> what the value changes, of an axis or of values to choose from.
+
+        Raises:
+            UserError: naming the file, the value and what was allowed.
+        """
+        if not isinstance(values, dict | list) or not values:
+            raise UserError(f"{self.path}: {where} = {values!r}: must be a list of values, or label: value")
+        labelled = dict(values) if isinstance(values, dict) else _labelled(values, f"{self.path}: {where}")
+        presets = [value for value in labelled.values() if isinstance(value, str) and value in self.presets]
+        return {
+            str(label): self._value(name, value, bool(presets), f"{where}.{label}") for label, value in labelled.items()
+        }
+
+    def _value(self, name: str, value: Any, of_presets: bool, where: str) -> Layer:
         """What one value changes: a layer, a preset, or the key that the axis is called after."""
-        where = f"axes.{name}.{label}"
         if isinstance(value, dict):
             return self.presets.resolve(value, where)
         if of_presets and isinstance(value, str):
@@ -129,7 +137,7 @@ class Axes:
         new = axis.partition(".")[0] in RunConfig.model_fields and (is_bare(label) or not did_you_mean(label, known))
         if not (new or label in self.presets) or isinstance(value, dict | list):
             self._label(axis, value, where)
-        return self._value(axis, label, value, label in self.presets)
+        return self._value(axis, value, label in self.presets, f"axes.{axis}.{label}")
 
     def _check_keys(self, keys: Mapping[str, Any], where: str) -> None:
         known = [ROW, "label", "seeds", *INCLUDES, *self.axes, *RunConfig.model_fields]

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 
-from launch.grid import Grid, GridCell
+from launch.cells import Grid, GridCell
+from launch.choice import resolve
 from launch.local import LocalExecutor
-from launch.plan import CellPlan, plan, summary, table
+from launch.plan import CellPlan, plan, plan_cell, summary, table
 from launch.tables import source_of_grids, terminal, write_report
 from pipeline.stages import Tell, run_missing
 
 
 def run_grid(grid: Grid, jobs: int, dry_run: bool, with_report: bool, tell: Tell, processes: int = 1) -> int:
-    """Print the plan and execute it: one run in this process, several in processes of their own; then the table.
+    """Print the plan and execute it: one run in this process, several in processes of their own; then choose values
+    where the grid asks for it, execute what waited for that, and print the table.
 
     Returns:
         Exit status: 0, or 1 when a run of a grid failed.
@@ -20,22 +22,32 @@ def run_grid(grid: Grid, jobs: int, dry_run: bool, with_report: bool, tell: Tell
     """
     plans = plan(grid)
     if len(plans) > 1 or dry_run:
-        terminal(width=1000).print(table(plans))
-        tell(summary(plans))
+        terminal(width=1000).print(table(plans, grid.waiting))
+        tell(summary(plans, grid.waiting))
     if dry_run:
         return 0
-    reasons = _execute(plans, jobs, tell, processes)
+    reasons = _execute(plans, len(grid.shown) > 1, jobs, tell, processes)
+    problems: list[str] = []
+    if grid.waiting:
+        waited = {one.position for one in grid.waiting}
+        grid, problems = resolve(grid, tell)
+        now = [one for place, one in enumerate(grid.shown) if place in waited and isinstance(one, GridCell)]
+        reasons += _execute([plan_cell(cell) for cell in now], True, jobs, tell, processes)
     if with_report and grid.tasks:
         write_report(source_of_grids([grid]))
     elif with_report:
         tell("no table: evaluation.tasks is empty")
     for cell, reason in reasons:
         tell(f"failed: {cell}: {reason} ({cell.folder.root})")
-    return int(bool(reasons))
+    for problem in problems:
+        tell(f"failed: {problem}")
+    return int(bool(reasons or problems))
 
 
-def _execute(plans: Sequence[CellPlan], jobs: int, tell: Tell, processes: int) -> list[tuple[GridCell, str]]:
-    if len(plans) == 1:
+def _execute(
+    plans: Sequence[CellPlan], is_grid: bool, jobs: int, tell: Tell, processes: int
+) -> list[tuple[GridCell, str]]:
+    if len(plans) == 1 and not is_grid:
         cell = plans[0].cell
         run_missing(cell.config, cell.folder, tell, processes=processes)
         return []

@@ -15,6 +15,10 @@ cells:                       # extra runs (optional)
   - {row: Bitune, training.learning_rate: 1e-3}
 exclude:                     # combinations that are left out (optional)
   - {row: LoRA, training.learning_rate: 1e-4}
+tune:                        # values that are chosen by runs of one row, and then used by all (optional)
+  at: {row: LoRA}
+  over: {training.weight_decay: [0, 0.1]}
+  metric: validation_loss
 baseline: LoRA               # the row that others are compared with
 seeds: [42, 43]
 metrics:                     # columns of a task; by default its main metric (optional)
@@ -22,77 +26,24 @@ metrics:                     # columns of a task; by default its main metric (op
 reference:                   # published numbers, shown as further rows: label -> column -> text (optional)
   Paper: {"logiqa:acc": 23.0 ± 1.6}
 
-Later layers win: defaults, base, config, axes in order, row, the cell's own keys, overrides.
+Later layers win: defaults, base, config, axes in order, what is chosen, row, the cell's own keys, overrides.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from launch.axes import Axes, Point
+from launch.cells import Choice, Grid, GridCell, Waiting, candidates
+from launch.choice import settle
 from launch.grid_file import OWN_KEYS, GridConfig, is_grid, read_grid
 from launch.labels import Labels
 from launch.layers import Layer, interpolated, overlay
+from launch.tuning import Tuner
 from pipeline.config import RunConfig, merge, override_layer, parse_config, read_yaml
 from pipeline.errors import UserError, did_you_mean
-from pipeline.run_folder import RunFolder
 
 __all__ = ["Grid", "GridCell", "GridConfig", "load_grid"]
-
-
-@dataclass(frozen=True)
-class GridCell:
-    """One run of the grid. `seed` is None for a row that is not trained."""
-
-    row: str
-    """Its row in the table: the grid's row and the values of the axes that vary."""
-    seed: int | None
-    config: RunConfig
-    values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False)
-    """`row` and axis -> label of its value."""
-    label: str = ""
-    """What it is called among all runs of the grid, but for its seed."""
-    block: str = ""
-    """The block of rows that it stands in."""
-
-    @cached_property
-    def folder(self) -> RunFolder:
-        return RunFolder.of(self.config)
-
-    def __str__(self) -> str:
-        name = self.label or self.row
-        return name if self.seed is None else f"{name}, seed {self.seed}"
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Cells in table order: block by block, row by row, seed by seed."""
-
-    name: str
-    cells: tuple[GridCell, ...]
-    baseline: str | None
-    metrics: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Task -> its metrics, each a column `task:metric`; a task that is not here has its main metric as one column."""
-    reference: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Label -> column -> a published number as text."""
-
-    @property
-    def runs(self) -> Path:
-        """The folder that holds the run folders."""
-        return self.cells[0].config.paths.runs
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The evaluation tasks of all cells, in order of first mention."""
-        return tuple(dict.fromkeys(task for cell in self.cells for task in cell.config.evaluation.tasks))
-
-    def columns(self, tasks: Sequence[str]) -> tuple[str, ...]:
-        """The columns of the table for these tasks."""
-        named = {task: [f"{task}:{metric}" for metric in metrics] for task, metrics in self.metrics.items()}
-        return tuple(column for task in tasks for column in named.get(task, [task]))
 
 
 def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
@@ -109,10 +60,12 @@ def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
     grid, shared = read_grid(path, [override for override in overrides if _root(override) in OWN_KEYS])
     builder = Builder(grid, path, shared, [override for override in overrides if _root(override) not in OWN_KEYS])
     reference = {label: {key: str(text) for key, text in row.items()} for label, row in grid.reference.items()}
-    found = Grid(grid.name, tuple(builder.cells()), grid.baseline, grid.metrics, reference)
+    ready, waiting, choices = builder.build()
+    cells = (*candidates(choices, ready), *ready)
+    found = Grid(grid.name, cells, grid.baseline, grid.metrics, reference, choices, waiting, grid.blocks)
     _check_names(found, path)
     _check_columns(found, path)
-    return found
+    return settle(found)
 
 
 class Builder:
@@ -128,15 +81,46 @@ class Builder:
         self.axes = Axes(grid, path)
         self.points = self.axes.points()
         self.labels = Labels(grid, self.axes, self.points)
+        given = {override.partition("=")[0] for override in overrides}
+        tune = grid.tune if grid.tune and not given.issuperset(grid.tune.over) else None
+        self.tuner = Tuner(tune, self.axes, self.points, self.labels) if tune else None
 
-    def cells(self) -> list[GridCell]:
-        """All runs, refusing two of one name and two that are the same run."""
-        found = [cell for point in self.points for cell in self._cells(point)]
-        _refuse_twins(found, self.path)
-        return found
+    def build(self) -> tuple[list[GridCell], tuple[Waiting, ...], tuple[Choice, ...]]:
+        """The runs of the table, those of it that wait for a choice, and the choices.
 
-    def _cells(self, point: Point) -> list[GridCell]:
-        config = self.config(point)
+        Raises:
+            UserError: two of one name, two that are the same run, or a choice that has no sense.
+        """
+        ready: list[GridCell] = []
+        waiting: list[Waiting] = []
+        for point in self.points:
+            options = self._options(point)
+            first = next(iter(options.values()))
+            if all(cells == first for cells in options.values()):
+                ready += first
+                continue
+            assert self.tuner
+            for cells in zip(*options.values(), strict=True):
+                place = len(ready) + len(waiting)
+                waiting.append(Waiting(self.tuner.name(point), place, dict(zip(options, cells, strict=True))))
+        for chosen in waiting[0].options if waiting else [""]:
+            _refuse_twins([*ready, *(one.options[chosen] for one in waiting)], self.path, chosen)
+        names = dict.fromkeys(one.choice for one in waiting)
+        choices = tuple(self.tuner.choice(name, self.cells) for name in names) if self.tuner else ()
+        return ready, tuple(waiting), choices
+
+    def _options(self, point: Point) -> dict[str, list[GridCell]]:
+        """What may be chosen -> the runs of a point; of one that does not depend on it, the same."""
+        if self.tuner is None:
+            return {"": self.cells(point)}
+        options = {value: self.cells(point, layer) for value, layer in self.tuner.options.items()}
+        if len({cell.folder.root for cells in options.values() for cell in cells}) == len(next(iter(options.values()))):
+            return {"": next(iter(options.values()))}
+        return options
+
+    def cells(self, point: Point, *choice: Layer) -> list[GridCell]:
+        """The runs of a point, one for each seed."""
+        config = self.config(point, *choice)
         seeds = point.seeds if config.tuning.kind != "none" else point.seeds[:1]  # no seed changes a pretrained model
         runs = [named(config.model_copy(update={"seed": seed})) for seed in seeds]
         names = self.labels.of(point)
@@ -152,7 +136,7 @@ class Builder:
 
 
 def _check_names(grid: Grid, path: Path) -> None:
-    rows = dict.fromkeys(cell.row for cell in grid.cells)
+    rows = dict.fromkeys(one.row if isinstance(one, GridCell) else one.cell.row for one in grid.shown)
     if grid.baseline is not None and grid.baseline not in rows:
         close = did_you_mean(grid.baseline, rows)
         raise UserError(f"{path}: baseline {grid.baseline!r} is not one of the rows{close}: {', '.join(rows)}")
@@ -185,7 +169,7 @@ def named(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"name": re.sub(r"[^\w.+-]+", "_", "-".join(parts))[:150]})
 
 
-def _refuse_twins(cells: Sequence[GridCell], path: Path) -> None:
+def _refuse_twins(cells: Sequence[GridCell], path: Path, chosen: str) -> None:
     names: set[str] = set()
     runs: dict[Path, GridCell] = {}
     for cell in cells:
@@ -194,5 +178,6 @@ def _refuse_twins(cells: Sequence[GridCell], path: Path) -> None:
         names.add(str(cell))
         twin = runs.setdefault(cell.folder.root, cell)
         if twin is not cell:
-            words = f"{twin.label!r} and {cell.label!r} describe the same run: change or drop one"
+            case = f" if {chosen} is chosen" if chosen else ""
+            words = f"{twin.label!r} and {cell.label!r} describe the same run{case}: change or drop one"
             raise UserError(f"{path}: rows {words}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from omegaconf import OmegaConf
@@ -13,6 +13,33 @@ from launch.layers import Layer, nested, overlay, written_out
 from pipeline.config import Seed, explain, merge, read_yaml
 from pipeline.errors import UserError, did_you_mean
 from pipeline.schema import Schema
+
+VALIDATION_LOSS = "validation_loss"
+
+
+class TuneConfig(Schema):
+    """Values that are chosen by runs of a baseline, and then used by all runs."""
+
+    at: dict[str, Any] = {}
+    """Row and axis values of the baseline."""
+    over: Annotated[dict[str, Any], Field(min_length=1)]
+    """Key -> its values, as of an axis; of several keys, every combination."""
+    metric: Annotated[str, Field(min_length=1)] = VALIDATION_LOSS
+    """`validation_loss`, or TASK for its main metric, or TASK:METRIC."""
+    mode: Literal["min", "max"] | None = None
+    """Which is best; of the validation loss the smallest."""
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] | None = None
+    """Over whose runs the metric is averaged; null: the grid's first."""
+    by: tuple[str, ...] = ()
+    """Axes for each of whose values a choice is made."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "TuneConfig":
+        if self.mode is None and self.metric != VALIDATION_LOSS:
+            raise ValueError(f"mode is missing: is the largest {self.metric} the best (max), or the smallest (min)?")
+        if self.seeds is not None and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: {list(self.seeds)} names a seed twice")
+        return self
 
 
 class GridConfig(Schema):
@@ -27,6 +54,7 @@ class GridConfig(Schema):
     cells: tuple[dict[str, Any], ...] = ()
     exclude: tuple[Annotated[dict[str, Any], Field(min_length=1)], ...] = ()
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (42,)
+    tune: TuneConfig | None = None
     baseline: str | None = None
     blocks: str | None = None
     """The axis whose values head blocks of rows in the table."""

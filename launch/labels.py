@@ -47,7 +47,9 @@ class Labels:
         return ", ".join(filter(None, words)) or self._default
 
     def _words(self, values: Mapping[str, str], axes: Sequence[str]) -> list[str]:
-        return [self._word(name, values[name]) for name in axes if name in values]
+        return [word(name, values[name], name in self._given) for name in axes if name in values]
 
-    def _word(self, axis: str, label: str) -> str:
-        return label if axis in self._given or not is_bare(label) else f"{axis.split('.')[-1]} {label}"
+
+def word(axis: str, label: str, is_given: bool) -> str:
+    """A value of an axis by itself; `is_given`: the file labels it."""
+    return label if is_given or not is_bare(label) else f"{axis.split('.')[-1]} {label}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from launch.grid import Grid, GridCell
+from launch.cells import Grid, GridCell, Waiting
 from pipeline.stages import STAGES, Stage, State, stages_of, state
 
 
@@ -36,15 +36,20 @@ def plan_cell(cell: GridCell) -> CellPlan:
     return CellPlan(cell, {stage: state(stage, cell.config, cell.folder) for stage in stages_of(cell.config)})
 
 
-def table(plans: Sequence[CellPlan]) -> Table:
-    """One line for each cell: row, seed, state of each stage, run folder."""
+def table(plans: Sequence[CellPlan], waiting: Sequence[Waiting] = ()) -> Table:
+    """One line for each cell: row, seed, state of each stage, run folder; then what waits for a choice."""
     shown = Table(title_justify="left", header_style="bold", pad_edge=False, box=None, padding=(0, 2, 0, 0))
     for column in ("row", "seed", *STAGES, "run folder"):
         shown.add_column(column, overflow="fold")
     for planned in plans:
         seed = "-" if planned.cell.seed is None else str(planned.cell.seed)
         words = [_words(planned.states.get(stage)) for stage in STAGES]
-        shown.add_row(planned.cell.label or planned.cell.row, seed, *words, str(planned.cell.folder.root))
+        name = planned.cell.label or planned.cell.row
+        shown.add_row(f"candidate: {name}" if planned.cell.tunes else name, seed, *words, str(planned.cell.folder.root))
+    for one in waiting:
+        needed = stages_of(one.cell.config)
+        words = ["waits" if stage in needed else "-" for stage in STAGES]
+        shown.add_row(one.cell.label or one.cell.row, str(one.cell.seed or "-"), *words, one.words)
     return shown
 
 
@@ -54,8 +59,11 @@ def _words(found: State | None) -> str:
     return f"[green]{found.words}[/green]" if found.complete else f"[yellow]{found.words}[/yellow]"
 
 
-def summary(plans: Sequence[CellPlan]) -> str:
-    """One sentence: how many runs, how much of them is complete."""
+def summary(plans: Sequence[CellPlan], waiting: Sequence[Waiting] = ()) -> str:
+    """One sentence: how many runs, how much of them is complete, how many wait for a choice."""
+    if waiting:
+        choices = ", ".join(dict.fromkeys(one.choice for one in waiting))
+        return f"{summary(plans)}; {len(waiting)} more wait for the choice of {choices}"
     todo = sum(len(planned.missing) for planned in plans)
     stages = sum(len(planned.states) for planned in plans)
     runs = f"{len(plans)} run{'s' if len(plans) != 1 else ''}"

@@ -6,14 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launch.grid import Grid, GridCell, load_grid
+from launch.cells import REPORTS, Grid, GridCell, Waiting
+from launch.grid import load_grid
 from pipeline.errors import UserError
 from pipeline.report import PLAIN, Cell, Layout, Table, cells_of, load_layout, report
 from pipeline.run_folder import RunFolder
 from pipeline.stages import failure
-
-REPORTS = "reports"
-"""Folder beside the run folders that holds one folder of tables for each grid."""
 
 
 @dataclass(frozen=True)
@@ -26,24 +24,35 @@ class Source:
     """The folder that holds the run folders."""
     baseline: str | None = None
     reference: dict[str, dict[str, str]] = field(default_factory=dict)
-    blocks: bool = False
-    """Rows may have equal names and stand in blocks by model."""
+    block: str = ""
+    """What the blocks of rows are, which may have equal names: "model", or another axis; "" without blocks."""
 
 
 def source_of_grids(grids: Sequence[Grid]) -> Source:
-    """One table of all grids; their rows stand in blocks by model when there are several."""
-    cells = tuple(_cell(cell, grid) for grid in grids for cell in grid.cells)
+    """One table of all grids; their rows stand in blocks, by model when there are several grids."""
+    cells = tuple(_cell(one, grid) for grid in grids for one in grid.shown)
     title = grids[0].name if len(grids) == 1 else "grids"
     reference = {label: texts for grid in grids for label, texts in grid.reference.items()}
     baselines = {grid.baseline for grid in grids}
     baseline = baselines.pop() if len(baselines) == 1 else None
-    blocks = len(grids) > 1 or any(cell.group for cell in cells)
-    return Source(cells, title, grids[0].runs, baseline, reference, blocks)
+    return Source(cells, title, grids[0].runs, baseline, reference, _block(grids, cells))
 
 
-def _cell(cell: GridCell, grid: Grid) -> Cell:
-    failed = failure(cell.folder)
+def _block(grids: Sequence[Grid], cells: Sequence[Cell]) -> str:
+    """The axis that all grids have blocks of, by the last part of its name."""
+    axes = {grid.blocks for grid in grids}
+    if None in axes:
+        return "model" if len(grids) > 1 or any(cell.group for cell in cells) else ""
+    return str(axes.pop()).rpartition(".")[2] if len(axes) == 1 else "model"
+
+
+def _cell(planned: GridCell | Waiting, grid: Grid) -> Cell:
+    cell = planned if isinstance(planned, GridCell) else planned.cell
     columns = grid.columns(cell.config.evaluation.tasks)
+    if isinstance(planned, Waiting):  # no folder of an option: a candidate's numbers are not this run's
+        nowhere = RunFolder(grid.runs / f"waiting-{planned.position}")
+        return Cell(cell.row, cell.seed, nowhere, columns, planned.words, cell.block, cell.config)
+    failed = failure(cell.folder)
     reason = f"failed: {failed}" if failed else None
     return Cell(cell.row, cell.seed, cell.folder, columns, reason, cell.block, cell.config)
 
@@ -108,7 +117,7 @@ def write_report(
 def _layout(source: Source, name: str | None) -> Layout:
     if name is not None:
         return load_layout(name)
-    return Layout(groups={}) if source.blocks else PLAIN
+    return Layout(groups={}, block=source.block) if source.block else PLAIN
 
 
 def terminal(width: int = 200) -> Console:
