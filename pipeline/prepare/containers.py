@@ -69,7 +69,8 @@ class DataFile:
         content, fault = bytearray(), None
         try:
             with self.open() as file:
-                while len(content) <= WHOLE_LIMIT and (block := file.read(2**20)):
+                # read() would lose what it had unpacked when it meets the damage
+                while len(content) <= WHOLE_LIMIT and (block := file.read1(2**20)):  # type: ignore[attr-defined]
                     content += block
         except DAMAGES as error:
             fault = damage(error)
