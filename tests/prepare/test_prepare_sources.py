@@ -192,12 +192,22 @@ def test_an_unclosed_quote_ends_the_file(tmp_path: Path) -> None:
 MANY = [{"prompt": f"{index**7}", "completion": "b"} for index in range(12_000)]
 
 
-@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst", "x.json.gz"])
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst"])
 def test_compressed_text_is_read_up_to_the_damage(tmp_path: Path, name: str) -> None:
     path = _write(tmp_path / name, MANY)
     assert _values(_read(path)) == MANY
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     *records, last = _read(path)
+    assert 0 < len(records) < len(MANY)
+    assert _values(records) == MANY[: len(records)]
+    assert last.fault
+    assert last.fault.reason == "the compressed data is damaged or cut off"
+
+
+def test_a_compressed_list_is_read_up_to_the_damage(tmp_path: Path) -> None:
+    packed = gzip.compress(json.dumps(MANY).encode())
+    (tmp_path / "x.json.gz").write_bytes(packed[: len(packed) * 2 // 3])
+    *records, last = _read(tmp_path / "x.json.gz")
     assert 0 < len(records) < len(MANY)
     assert _values(records) == MANY[: len(records)]
     assert last.fault
