@@ -105,11 +105,16 @@ def run_missing(
     tell: Tell,
     stages: tuple[Stage, ...] | None = None,
     processes: int = 1,
+    resume: Path | None = None,
 ) -> None:
     """Run the incomplete ones of `stages` (default: all this run needs), saying of each what happens.
 
     Args:
         processes: that share each stage.
+        resume: a checkpoint that the training goes on from, in place of the newest.
+
+    Raises:
+        UserError: `resume`, but the training is complete.
     """
     with exclusive(folder, tell):
         _remove_leftovers(folder)
@@ -120,14 +125,18 @@ def run_missing(
             found = state(stage, config, folder)
             if stage == "train" and not found.complete:
                 _check_tasks(config)
+            if found.complete and stage == "train" and resume:
+                raise UserError(f"--resume: {folder.root} is trained already; to train it anew, remove its train/")
             if found.complete:
                 tell(f"{stage}: {found.words}, skipped" if "complete" in found.words else f"{stage}: {found.words}")
                 continue
             if stage == "train" and (processes > 1 or config.training.zero.stage):
                 _write_versions(folder)
-                import_module("pipeline.train.spawn").train_in_processes(folder, processes)
+                import_module("pipeline.train.spawn").train_in_processes(folder, processes, resume)
             else:
-                run_stage(stage, config, folder, **({"processes": processes} if stage != "train" else {}))
+                run_stage(
+                    stage, config, folder, **({"resume": resume} if stage == "train" else {"processes": processes})
+                )
             gc.collect()  # accelerate's wrappers hold the model in a cycle: the next stage needs its memory
         if all(state(stage, config, folder).complete for stage in stages_of(config)):
             folder.failure.unlink(missing_ok=True)  # the record of an earlier attempt
