@@ -4,6 +4,7 @@
 of the model's forward: so the layout of the batch and the features of the prompt branch arrive as arguments.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -15,9 +16,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from pipeline.model.kernels import sdpa
-from pipeline.model.layout import Layout, Pieces
+from pipeline.model.layout import Layout
 from pipeline.model.mixing import Mixing
-from pipeline.model.patterns import Pattern
+from pipeline.model.patterns import PATTERNS, Pattern
+from pipeline.model.pieces import Pieces
 
 NAME = "dualtune"
 
@@ -31,7 +33,8 @@ class Exchange:
     """In the last layer the branch is needed for its keys and values only."""
     features: list[Tensor] = field(default_factory=list)
     own: tuple[Tensor | None, Tensor | None] = (None, None)
-    """In the last layer: keys and values of the prompt rows of the causal stream, if it has any."""
+    """Keys and values of the causal stream that were made before its turn: in the last layer those of its prompt rows,
+    if it has any; in other layers of conversations those of all rows, which the branch reads."""
 
 
 @torch.compiler.disable  # layouts and exchanges are Python objects; compiled layers call it as it is
@@ -54,8 +57,9 @@ def attend(
         query: [1, heads, rows, head dim]; key, value: the same with the key/value heads.
         layout: of the batch; None in decoding steps, which are those of the unmodified model.
         exchange: keys and values of the prompt branch; None where the method has no such branch.
-        stream: whose rows these are; both: the causal stream's, then the prompt branch's. In the last layer the causal
-            stream comes in two parts: its prompt rows (own), of which only keys and values are used, and the answers.
+        stream: whose rows these are; both: the causal stream's, then the prompt branch's. own: rows of the causal
+            stream of which only keys and values are kept for later. In the last layer the causal stream comes in two
+            parts: its prompt rows (own), and the answers.
 
     Returns:
         [1, rows, heads, head dim], and None in place of attention weights.
@@ -63,17 +67,17 @@ def attend(
     if layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     call = Call(layout, exchange, {"dropout_p": dropout, "scale": scaling}, cast(int, module.layer_idx))
-    if stream == "prompt":
-        return _attend_branch(call, query, key, value), None
     if exchange is not None and stream == "own":
         exchange.own = (key, value)
         return query.transpose(1, 2), None
+    if stream == "prompt":
+        return _attend_branch(call, (query, key, value)), None
     if exchange is not None and stream == "answer":
         return _attend_read(call, *exchange.own, query, key, value), None
     rows = [layout.prompt_rows, layout.answers.total, layout.branch_rows if stream == "both" else 0]
     prompt, answer, branch = zip(*(part.split(rows, dim=2) for part in (query, key, value)), strict=True)
     # The branch comes first: the causal stream reads its features.
-    outputs = [_attend_branch(call, *branch)] if stream == "both" else []
+    outputs = [_attend_branch(call, branch, (*prompt[1:], *answer[1:]))] if stream == "both" else []
     outputs = [*_attend_causal(call, prompt, answer), *outputs]
     return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0], None
 
@@ -88,12 +92,30 @@ class Call:
     layer: int
 
 
-def _attend_branch(call: Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    assert call.exchange is not None and call.layout.second is not None
+def _attend_branch(call: Call, branch: tuple[Tensor, ...], causal: tuple[Tensor, ...] | None = None) -> Tensor:
+    """Rows of the prompt branch: queries, keys and values.
+
+    Args:
+        causal: keys and values of the causal stream's prompt rows, then of its answers; default: `exchange.own`.
+    """
+    layout, (query, key, value) = call.layout, branch
+    assert call.exchange is not None and layout.second is not None
     call.exchange.features = [key, value]
     if call.exchange.is_last:
         return query.transpose(1, 2)
-    return _attend_pieces(call, call.layout.prompts, call.layout.second, query, key, value)
+    if layout.conversation is None:
+        return _attend_pieces(call, layout.prompts, layout.second, query, key, value)
+    if causal is None:
+        parts = [part.split([layout.prompt_rows, layout.answers.total], dim=2) for part in _both(call.exchange.own)]
+        causal = tuple(part for pair in zip(*parts, strict=True) for part in pair)
+    earlier = _earlier(call, _read(call, *causal[:2]), causal[2:])
+    return _attend_turns(call, layout.second, earlier, query, key, value)
+
+
+def _both(own: tuple[Tensor | None, Tensor | None]) -> tuple[Tensor, Tensor]:
+    key, value = own
+    assert key is not None and value is not None
+    return key, value
 
 
 def _attend_causal(call: Call, prompt: tuple[Tensor, ...], answer: tuple[Tensor, ...]) -> list[Tensor]:
@@ -101,7 +123,11 @@ def _attend_causal(call: Call, prompt: tuple[Tensor, ...], answer: tuple[Tensor,
     layout = call.layout
     outputs = []
     if layout.first is not None and layout.prompt_rows > 0:
-        outputs.append(_attend_pieces(call, layout.prompts, layout.first, *prompt))
+        if layout.conversation is None:
+            outputs.append(_attend_pieces(call, layout.prompts, layout.first, *prompt))
+        else:
+            earlier = _earlier(call, _read(call, *prompt[1:]), answer[1:])
+            outputs.append(_attend_turns(call, layout.first, earlier, *prompt))
     return [*outputs, _attend_read(call, *prompt[1:], *answer)]
 
 
@@ -109,13 +135,43 @@ def _attend_read(
     call: Call, own_key: Tensor | None, own_value: Tensor | None, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
     """Answer rows, after the causal stream's keys and values of the prompt were mixed with those of the branch."""
-    prompt_key, prompt_value = own_key, own_value
-    if call.exchange is not None:
-        prompt_key, prompt_value = _read_features(call.exchange, own_key, own_value)
-    assert prompt_key is not None and prompt_value is not None
+    prompt = _read(call, own_key, own_value)
     if call.layout.recorder is not None:
-        call.layout.recorder[call.layer] = (prompt_key, prompt_value)
-    return _attend_answers(call, prompt_key, prompt_value, query, key, value)
+        call.layout.recorder[call.layer] = prompt
+    if call.layout.conversation is None:
+        return _attend_answers(call, *prompt, query, key, value)
+    pieces = call.layout.answers
+    keys, values = _earlier(call, prompt, (key, value))
+    mask = call.layout.conversation.answer_mask(PATTERNS["causal"])
+    return pieces.unpad(sdpa(pieces.pad(query), keys, values, mask, False, call.options))
+
+
+def _read(call: Call, own_key: Tensor | None, own_value: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Keys and values of the prompts as answers read them."""
+    if call.exchange is not None:
+        return _read_features(call.exchange, own_key, own_value)
+    assert own_key is not None and own_value is not None
+    return own_key, own_value
+
+
+def _earlier(call: Call, prompt: Sequence[Tensor], answer: Sequence[Tensor]) -> list[Tensor]:
+    """(keys, values) of whole conversations as they are cached, [samples, heads, cached + prompts + answers, dim]:
+    what was read before the batch, the prompts as answers read them, the answers."""
+    layout = call.layout
+    blocks = [[layout.prompts.pad(p), layout.answers.pad(a)] for p, a in zip(prompt, answer, strict=True)]
+    cached = layout.cached.get(call.layer, ())
+    return [torch.cat([*cached[index : index + 1], *block], dim=2) for index, block in enumerate(blocks)]
+
+
+def _attend_turns(
+    call: Call, pattern: Pattern, earlier: Sequence[Tensor], query: Tensor, key: Tensor, value: Tensor
+) -> Tensor:
+    """Prompt rows of a conversation: what is cached of earlier turns, then the rows of their own turn and branch."""
+    pieces, conversation = call.layout.prompts, call.layout.conversation
+    assert conversation is not None
+    keys, values = (torch.cat([e, pieces.pad(own)], dim=2) for e, own in zip(earlier, (key, value), strict=True))
+    block = sdpa(pieces.pad(query), keys, values, conversation.prompt_mask(pattern), False, call.options)
+    return pieces.unpad(block)
 
 
 def _read_features(exchange: Exchange, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:

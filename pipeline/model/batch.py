@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, zip_longest
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ class Batch:
     """[prompt tokens + answer rows]: all prompts, then all answers."""
     segments: tuple[tuple[int, ...], ...] = ()
     """For each prompt, where a further segment (the user's turn after the system's, ...) starts; (): nowhere."""
+    samples: tuple[int, ...] = ()
+    """The sample of each prompt, where samples have several turns: prompt i and answer i are one turn, and the turns
+    of a sample follow one another. (): each prompt begins a sample."""
 
     @classmethod
     def pack(
@@ -31,6 +35,7 @@ class Batch:
         answers: Sequence[Sequence[int]],
         owners: Sequence[int] | None = None,
         segments: Sequence[Sequence[int]] = (),
+        samples: Sequence[int] = (),
     ) -> "Batch":
         """Lay prompts and answers one behind another.
 
@@ -39,6 +44,7 @@ class Batch:
             answers: token ids fed to the answer stream, the opening token first; at least one each.
             owners: index of the prompt of each answer; by default answer i reads prompt i.
             segments: for each prompt the places, counted from its first token, where a further segment starts.
+            samples: the sample of each prompt, 0, 0, 1, ...; a sample's prompts and answers are its turns.
         """
         owners = tuple(range(len(answers)) if owners is None else owners)
         if not answers or any(len(answer) == 0 for answer in answers):
@@ -49,7 +55,12 @@ class Batch:
         lengths = tuple(map(len, prompts)), tuple(map(len, answers))
         if len(segments) not in (0, len(prompts)):
             raise ValueError(f"segments of {len(segments)} prompts, but there are {len(prompts)}")
-        return cls(*lengths, owners, torch.tensor(tokens, dtype=torch.long), tuple(map(tuple, segments)))
+        samples = tuple(samples)
+        if samples and (len(samples) != len(prompts) or owners != tuple(range(len(prompts)))):
+            raise ValueError("samples must name the sample of each prompt, which has one answer")
+        if list(samples) != sorted(samples):
+            raise ValueError("the turns of a sample must follow one another")
+        return cls(*lengths, owners, torch.tensor(tokens, dtype=torch.long), tuple(map(tuple, segments)), samples)
 
     @property
     def prompt_tokens(self) -> int:
@@ -60,14 +71,35 @@ class Batch:
         return sum(self.answer_lengths)
 
     @property
+    def has_turns(self) -> bool:
+        """Does any sample have several turns?"""
+        return len(set(self.samples)) < len(self.samples)
+
+    @property
+    def turns(self) -> list[list[int]]:
+        """For each sample its prompts."""
+        numbers = range(len(self.prompt_lengths))
+        return [list(group) for _, group in groupby(numbers, lambda i: self.samples[i] if self.samples else i)]
+
+    @property
+    def starts(self) -> list[int]:
+        """The place of each prompt's first token in its sample."""
+        if not self.has_turns:
+            return [0] * len(self.prompt_lengths)
+        sizes = [sum(pair) for pair in zip_longest(self.prompt_lengths, self.answer_lengths, fillvalue=0)]
+        return [start for turns in self.turns for start in accumulate([0, *(sizes[turn] for turn in turns[:-1])])]
+
+    @property
     def longest(self) -> int:
-        """Tokens of the longest sample, prompt and answer together."""
-        return max(self.prompt_lengths[o] + a for o, a in zip(self.owners, self.answer_lengths, strict=True))
+        """Tokens of the longest sample, prompts and answers together."""
+        starts, lengths = self.starts, self.prompt_lengths
+        return max(starts[o] + lengths[o] + a for o, a in zip(self.owners, self.answer_lengths, strict=True))
 
     def with_unread_prompt(self) -> "Batch":
         """One prompt of one token more, which no answer reads: a stream of no rows cannot pass through a layer."""
         tokens = torch.cat([self.tokens.new_zeros(1), self.tokens[self.prompt_tokens :]])
-        return replace(self, prompt_lengths=(*self.prompt_lengths, 1), tokens=tokens, segments=())
+        samples = (*self.samples, self.samples[-1] + 1) if self.samples else ()
+        return replace(self, prompt_lengths=(*self.prompt_lengths, 1), tokens=tokens, segments=(), samples=samples)
 
     def unshared(self) -> "Batch":
         """The same with a prompt of its own for each answer."""

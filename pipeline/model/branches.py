@@ -75,6 +75,8 @@ class SplitLayer(BranchedLayer):
         causal, prompt = hidden_states.split(rows, dim=1)
         causal_places, prompt_places = zip(*(part.split(rows, dim=1) for part in position_embeddings), strict=True)
         kwargs |= {"layout": layout, "exchange": Exchange(self.mixing, self.is_last)}
+        if layout.conversation is not None and not self.is_last:  # the branch reads the answers of earlier turns
+            KeyValueLayer.of(self.causal)(causal, position_embeddings=causal_places, stream="own", **kwargs)
         prompt = self._prompt_layer()(prompt, position_embeddings=prompt_places, stream="prompt", **kwargs)
         if self.is_last and not torch.is_grad_enabled():  # ZeRO-3 cannot differentiate through a module called twice
             return self._answers(causal, causal_places, layout.prompt_rows, kwargs)

@@ -65,12 +65,12 @@ class DualBranch(nn.Module):
         layout = self.lay_out(batch)
         return self.run(layout)[layout.answer_rows]
 
-    def lay_out(self, batch: Batch, join: bool = True) -> Layout:
-        """The rows of the batch under this model's method, on its device."""
-        window = getattr(self.model.config, "sliding_window", None)
-        if window and batch.longest > window:
-            raise UserError(f"a sample of {batch.longest} tokens is longer than the model's sliding window of {window}")
-        layout = lay_out(batch.to(self.device), self.method, join)
+    def lay_out(self, batch: Batch, join: bool = True, cached: int = 0) -> Layout:
+        """The rows of the batch under this model's method, on its device; see `pipeline.model.layout.lay_out`."""
+        window, longest = getattr(self.model.config, "sliding_window", None), cached + batch.longest
+        if window and longest > window:
+            raise UserError(f"a sample of {longest} tokens is longer than the model's sliding window of {window}")
+        layout = lay_out(batch.to(self.device), self.method, join, cached)
         layout.kernel = self.kernel
         return layout
 

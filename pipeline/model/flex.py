@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from pipeline.model.kernels import Rows, uniform
-from pipeline.model.layout import Layout, Pieces
+from pipeline.model.layout import Layout
 from pipeline.model.patterns import Pattern, Places
+from pipeline.model.pieces import Pieces
 
 
 class FlexKernel:

@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 if TYPE_CHECKING:
-    from pipeline.model.layout import Layout, Pieces
+    from pipeline.model.layout import Layout
     from pipeline.model.patterns import Pattern
+    from pipeline.model.pieces import Pieces
 
 
 Rows = tuple[Tensor, Tensor, Tensor]

@@ -6,7 +6,6 @@ Plain causal finetuning needs no such split: there each sample is one piece.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,101 +13,10 @@ from torch import Tensor
 
 from pipeline.model.batch import Batch
 from pipeline.model.config import MethodConfig
+from pipeline.model.conversation import Conversation
 from pipeline.model.kernels import Kernel
 from pipeline.model.patterns import PATTERNS, Pattern, make_pattern
-from pipeline.model.slippery import SlipperyPlan
-
-
-class Pieces:
-    """Consecutive pieces of a row, and their view as a padded block for one attention call.
-
-    Args:
-        tail: known tokens that follow each piece and are not part of it: the one that opens the answer, or none.
-        segments: for each piece, where a further segment of it starts; (): nowhere.
-    """
-
-    def __init__(
-        self,
-        lengths: Sequence[int],
-        device: torch.device,
-        tail: int = 0,
-        segments: Sequence[Sequence[int]] = (),
-    ) -> None:
-        self.lengths = list(lengths)
-        self.count, self.total, self.longest = len(lengths), sum(lengths), max(lengths, default=0)
-        self.device, self.tail, self.segments = device, tail, segments
-        self._masks: dict[int, Tensor] = {}
-        self._plans: dict[int, SlipperyPlan] = {}
-        self.is_even = all(length == self.longest for length in lengths)
-
-    def to(self, device: torch.device) -> "Pieces":
-        return Pieces(self.lengths, device, self.tail, self.segments)
-
-    @cached_property
-    def valid(self) -> Tensor:
-        """[count, longest]: is there a token at this place of the padded block?"""
-        lengths = torch.tensor(self.lengths, device=self.device)
-        return torch.arange(self.longest, device=self.device)[None, :] < lengths[:, None]
-
-    @cached_property
-    def segment(self) -> Tensor | None:
-        """[count, longest]: number of the segment of each place of the padded block; None: there is only one."""
-        if not any(self.segments):
-            return None
-        found = torch.zeros(self.count, self.longest, dtype=torch.long)
-        for row, starts in zip(found, self.segments, strict=True):
-            for start in starts:
-                row[start:] += 1
-        return found.to(self.device)
-
-    @cached_property
-    def _rows(self) -> Tensor:
-        """[count * longest]: row of each place of the block; padding repeats some row, never read."""
-        lengths = torch.tensor(self.lengths, device=self.device)
-        starts = lengths.cumsum(0) - lengths
-        places = torch.arange(self.longest, device=self.device)
-        return (starts[:, None] + places).clamp(max=self.total - 1).flatten()
-
-    @cached_property
-    def _places(self) -> Tensor:
-        """[total]: place in the block of each row."""
-        return self.valid.flatten().nonzero().squeeze(1)
-
-    def pad(self, rows: Tensor) -> Tensor:
-        """[1, heads, total, dim] -> [count, heads, longest, dim]."""
-        if self.count == 1:
-            return rows
-        rows = rows[0].transpose(0, 1)
-        block = rows if self.is_even else rows.index_select(0, self._rows)
-        return block.reshape(self.count, self.longest, *rows.shape[1:]).transpose(1, 2)
-
-    def mask(self, pattern: Pattern) -> Tensor | None:
-        """Boolean [count or 1, 1, longest or 1, longest], or None where the kernel needs no mask; made once."""
-        if pattern.is_causal or (pattern.is_full and self.is_even):
-            return None
-        if id(pattern) not in self._masks:
-            valid = self.valid
-            # A padded query is never read, but a row of a mask must not be empty: NaN would reach the gradients.
-            if pattern.is_full:
-                self._masks[id(pattern)] = (valid | ~valid[:, :1])[:, None, None, :]
-            else:
-                rule = pattern.mask(self.longest, self.device, self.tail, self.segment)
-                self._masks[id(pattern)] = (rule & valid[:, None, :] | ~valid[:, :, None])[:, None]
-        return self._masks[id(pattern)]
-
-    def plan(self, pattern: Pattern) -> SlipperyPlan:
-        """Which rows meet which keys under a sparse pattern; made once."""
-        if id(pattern) not in self._plans:
-            self._plans[id(pattern)] = SlipperyPlan.of(pattern, self.lengths, self.device, self.tail)
-        return self._plans[id(pattern)]
-
-    def unpad(self, block: Tensor) -> Tensor:
-        """[count, heads, longest, dim] -> [1, total, heads, dim]."""
-        rows = block.transpose(1, 2)
-        if self.count > 1:
-            rows = rows.reshape(1, self.count * self.longest, *rows.shape[2:])
-            rows = rows if self.is_even else rows.index_select(1, self._places)
-        return rows
+from pipeline.model.pieces import Pieces
 
 
 @dataclass
@@ -131,6 +39,11 @@ class Layout:
     position_ids: Tensor
     answer_rows: Tensor | slice
     """Rows of the last layer's output that are the answers' hidden states."""
+    conversation: Conversation | None = None
+    """Where samples have several turns, or go on from a cache: what their rows see. `prompts` and `answers` then hold
+    one piece for each sample, all its turns."""
+    cached: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """By layer the (keys, values) of what was read before the batch, each [1, key/value heads, tokens, head dim]."""
     recorder: dict[int, tuple[Tensor, Tensor]] | None = None
     kernel: Kernel | None = None
     """Attention over the packed row, where one was chosen (`pipeline.model.kernel_choice`); None: SDPA with masks."""
@@ -147,6 +60,8 @@ class Layout:
         if device not in self._copies:
             moved: dict[str, Any] = {n: part.to(device) for n, part in vars(self).items() if isinstance(part, Tensor)}
             moved |= {name: getattr(self, name).to(device) for name in ("prompts", "answers")}
+            if self.conversation is not None:
+                moved["conversation"] = self.conversation.to(device)
             self._copies[device] = replace(self, **moved | {"_answer_mask": None, "plans": {}})
         return self._copies[device]
 
@@ -180,14 +95,20 @@ class Layout:
         return self._answer_mask
 
 
-def lay_out(batch: Batch, method: MethodConfig, join: bool = True) -> Layout:
+def lay_out(batch: Batch, method: MethodConfig, join: bool = True, cached: int = 0) -> Layout:
     """The rows of a batch under a method (see the table of methods in docs/methods.md).
 
     Args:
         join: samples may be laid out as one piece each, without a boundary at the answer, where one rule says what
             their rows see: plain causal samples, and slippery ones that are known as a whole (scope: input).
+        cached: tokens that were read before the batch, which goes on from them; only with `join` False.
+
+    Raises:
+        ValueError: samples of several turns under scope: input, whose rows depend on what is read at once.
     """
     first, second = branch_patterns(method)
+    if batch.has_turns and not method.shares_prompts:
+        raise ValueError("samples of several turns can't be read as one known input (scope: input)")
     if join and second is None and first is not None:
         if first.sparsity and first.sparsity.scope == "input":
             return _joined(batch.unshared(), first)
@@ -195,25 +116,37 @@ def lay_out(batch: Batch, method: MethodConfig, join: bool = True) -> Layout:
             return _joined(batch, first)
     if batch.prompt_tokens == 0:
         batch = batch.with_unread_prompt()
-    device = batch.tokens.device
-    prompt_positions = _positions(batch.prompt_lengths, device)
-    starts = [batch.prompt_lengths[owner] for owner in batch.owners]
-    answer_positions = _positions(batch.answer_lengths, device, starts)
+    prompts, answers, conversation = _pieces(batch, cached)
+    device, starts = batch.tokens.device, [cached + start for start in batch.starts]
+    prompt_positions = _positions(batch.prompt_lengths, device, starts)
+    answer_starts = [starts[owner] + batch.prompt_lengths[owner] for owner in batch.owners]
+    answer_positions = _positions(batch.answer_lengths, device, answer_starts)
     prompt_ids, answer_ids = batch.tokens.split([batch.prompt_tokens, batch.answer_rows])
     present = [first is not None, True, second is not None]
     ids = [part for part, here in zip((prompt_ids, answer_ids, prompt_ids), present, strict=True) if here]
     positions = (prompt_positions, answer_positions, prompt_positions)
     start = batch.prompt_tokens if first is not None else 0
     return Layout(
-        prompts=Pieces(batch.prompt_lengths, device, tail=1, segments=batch.segments),
-        answers=Pieces(batch.answer_lengths, device),
+        prompts=prompts,
+        answers=answers,
         owners=None if _is_paired(batch) else torch.tensor(batch.owners, device=device),
         first=first,
         second=second,
         input_ids=torch.cat(ids)[None],
         position_ids=torch.cat([part for part, here in zip(positions, present, strict=True) if here])[None],
         answer_rows=slice(start, start + batch.answer_rows) if second is None else slice(None),
+        conversation=conversation,
     )
+
+
+def _pieces(batch: Batch, cached: int) -> tuple[Pieces, Pieces, Conversation | None]:
+    """Prompts and answers as pieces: each its own, or those of a whole conversation together."""
+    device = batch.tokens.device
+    if not cached and not batch.has_turns:
+        prompts = Pieces(batch.prompt_lengths, device, tail=1, segments=batch.segments)
+        return prompts, Pieces(batch.answer_lengths, device), None
+    conversation = Conversation.of(batch, cached)
+    return Pieces(conversation.prompts.lengths, device), Pieces(conversation.answers.lengths, device), conversation
 
 
 def branch_patterns(method: MethodConfig) -> tuple[Pattern | None, Pattern | None]:
@@ -231,13 +164,11 @@ def _is_paired(batch: Batch) -> bool:
 def _joined(batch: Batch, pattern: Pattern) -> Layout:
     """Each sample is one piece of the causal stream, whose rows follow the pattern, and there is nothing else."""
     device = batch.tokens.device
-    lengths = [p + a for p, a in zip(batch.prompt_lengths, batch.answer_lengths, strict=True)]
+    pairs = list(zip(batch.prompt_lengths, batch.answer_lengths, strict=True))
+    lengths = [sum(sum(pairs[turn]) for turn in turns) for turns in batch.turns]
     prompts, answers = batch.tokens.split([batch.prompt_tokens, batch.answer_rows])
     pieces = zip(prompts.split(list(batch.prompt_lengths)), answers.split(list(batch.answer_lengths)), strict=True)
-    positions = _positions(lengths, device)
-    is_answer = positions >= torch.tensor(batch.prompt_lengths, device=device).repeat_interleave(
-        torch.tensor(lengths, device=device)
-    )
+    is_answer = torch.tensor([False, True] * len(pairs)).repeat_interleave(torch.tensor(pairs).flatten()).to(device)
     return Layout(
         prompts=Pieces([], device),
         answers=Pieces(lengths, device),
@@ -245,7 +176,7 @@ def _joined(batch: Batch, pattern: Pattern) -> Layout:
         first=pattern,
         second=None,
         input_ids=torch.cat([part for piece in pieces for part in piece])[None],
-        position_ids=positions[None],
+        position_ids=_positions(lengths, device)[None],
         answer_rows=is_answer.nonzero().squeeze(1),
     )
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from pipeline.model.kernels import Rows, uniform
-from pipeline.model.layout import Layout, Pieces
+from pipeline.model.layout import Layout
 from pipeline.model.patterns import PATTERNS, Pattern
+from pipeline.model.pieces import Pieces
 
 Window = tuple[int, int]
 """Keys to the left and right of a row that it sees, counted from the last row and key; -1: all."""
