@@ -94,6 +94,8 @@ class Grid:
     """Label -> column -> a published number as text."""
     choices: tuple[Choice, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    blocks: str | None = None
+    """The axis whose values head the blocks."""
 
     @property
     def runs(self) -> Path:

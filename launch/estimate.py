@@ -6,7 +6,8 @@ from rich.table import Table
 from pipeline.config import RunConfig
 from pipeline.files import read_json
 from pipeline.run_folder import RunFolder
-from pipeline.train.estimate import Memory, Size, flops_per_token, measure, memory
+from pipeline.train.estimate import Memory, Size, measure, memory
+from pipeline.train.utilisation import flops_of_row
 
 GIB = 2**30
 ROOM = 0.9
@@ -34,7 +35,7 @@ def show_estimate(config: RunConfig, processes: int, gib: float, tflops: float, 
     plans = _plans(config, size, processes, micro)
     console.print(_table(plans, gib, processes))
     console.print(_advice(plans, gib))
-    flops = flops_per_token(size, config.tuning.kind == "full")
+    flops = flops_of_row(size.row_weights, config.tuning.kind == "full")
     console.print(f"arithmetic: {flops / 1e9:.2f} GFLOP a token, forward and backward")
     if rows:
         hours = flops * per_row * rows * training.epochs / (tflops * 1e12 * processes) / 3600

@@ -62,7 +62,7 @@ def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
     reference = {label: {key: str(text) for key, text in row.items()} for label, row in grid.reference.items()}
     ready, waiting, choices = builder.build()
     cells = (*candidates(choices, ready), *ready)
-    found = Grid(grid.name, cells, grid.baseline, grid.metrics, reference, choices, waiting)
+    found = Grid(grid.name, cells, grid.baseline, grid.metrics, reference, choices, waiting, grid.blocks)
     _check_names(found, path)
     _check_columns(found, path)
     return settle(found)

@@ -24,19 +24,26 @@ class Source:
     """The folder that holds the run folders."""
     baseline: str | None = None
     reference: dict[str, dict[str, str]] = field(default_factory=dict)
-    blocks: bool = False
-    """Rows may have equal names and stand in blocks by model."""
+    block: str = ""
+    """What the blocks of rows are, which may have equal names: "model", or another axis; "" without blocks."""
 
 
 def source_of_grids(grids: Sequence[Grid]) -> Source:
-    """One table of all grids; their rows stand in blocks by model when there are several."""
+    """One table of all grids; their rows stand in blocks, by model when there are several grids."""
     cells = tuple(_cell(one, grid) for grid in grids for one in grid.shown)
     title = grids[0].name if len(grids) == 1 else "grids"
     reference = {label: texts for grid in grids for label, texts in grid.reference.items()}
     baselines = {grid.baseline for grid in grids}
     baseline = baselines.pop() if len(baselines) == 1 else None
-    blocks = len(grids) > 1 or any(cell.group for cell in cells)
-    return Source(cells, title, grids[0].runs, baseline, reference, blocks)
+    return Source(cells, title, grids[0].runs, baseline, reference, _block(grids, cells))
+
+
+def _block(grids: Sequence[Grid], cells: Sequence[Cell]) -> str:
+    """The axis that all grids have blocks of, by the last part of its name."""
+    axes = {grid.blocks for grid in grids}
+    if None in axes:
+        return "model" if len(grids) > 1 or any(cell.group for cell in cells) else ""
+    return str(axes.pop()).rpartition(".")[2] if len(axes) == 1 else "model"
 
 
 def _cell(planned: GridCell | Waiting, grid: Grid) -> Cell:
@@ -110,7 +117,7 @@ def write_report(
 def _layout(source: Source, name: str | None) -> Layout:
     if name is not None:
         return load_layout(name)
-    return Layout(groups={}) if source.blocks else PLAIN
+    return Layout(groups={}, block=source.block) if source.block else PLAIN
 
 
 def terminal(width: int = 200) -> Console:

@@ -18,7 +18,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.stages import Tell
 from pipeline.train.completion import model_files
 
-INCOMPARABLE = ("wall_seconds", "tokens_per_second", "peak_memory_bytes")
+INCOMPARABLE = ("wall_seconds", "tokens_per_second", "model_flops_utilisation", "peak_memory_bytes")
 """Metrics that no two runs have in common."""
 POLL = 0.001
 """Seconds between looks at a run that is to be killed: shorter than a save."""
@@ -58,7 +58,7 @@ def verify_resume(config: RunConfig, steps: int, kills: int, processes: int, tel
 
 def _shortened(config: RunConfig, total: int, steps: int, runs: Path) -> RunConfig:
     changes = {
-        "max_steps": total, "epochs": 1e6, "checkpoint_every": max(1, steps // 4), "log_every": 1, "tensorboard": False
+        "max_steps": total, "epochs": 1e6, "checkpoint_every": max(1, steps // 4), "log_every": 1, "trackers": []
     }  # fmt: skip
     return config.model_copy(
         update={

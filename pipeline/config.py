@@ -25,7 +25,7 @@ from pipeline.yaml_file import read_yaml as read_yaml
 
 SCHEMA_VERSION = 1
 UNSIGNED = ("name", "model.kernels", "paths", "evaluation", "training.checkpoint_every", "training.keep_checkpoints",
-            "training.log_every", "training.tensorboard", "training.grace_seconds", "training.compile",
+            "training.log_every", "training.trackers", "training.grace_seconds", "training.compile",
             "training.zero", "audit")  # fmt: skip
 """Fields that cannot change what is trained. Evaluation results carry a signature of their own."""
 

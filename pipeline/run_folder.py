@@ -7,6 +7,8 @@ RUNS/NAME-SIGNATURE/
   prepare.json           manifest of the prepared data (the rows lie in the shared cache)
   train/metrics.jsonl    one line per logged step
   train/tensorboard/
+  train/wandb/
+  train/trackers.json    the run's id for trackers, and what they were sent
   train/checkpoints/step-N/
   train/result.json      written last: training is complete when this validates
   model/                 the trained model (Hugging Face or PEFT form)
@@ -62,6 +64,10 @@ class RunFolder:
     @property
     def tensorboard(self) -> Path:
         return self.root / "train" / "tensorboard"
+
+    @property
+    def trackers(self) -> Path:
+        return self.root / "train" / "trackers.json"
 
     @property
     def checkpoints(self) -> Path:

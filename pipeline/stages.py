@@ -114,6 +114,8 @@ def run_missing(
     with exclusive(folder, tell):
         _remove_leftovers(folder)
         folder.create(config)
+        if "train" in (stages or stages_of(config)) and not state("train", config, folder).complete:
+            import_module("pipeline.train.config").check_trackers(config.training.trackers)
         for stage in stages or stages_of(config):
             found = state(stage, config, folder)
             if stage == "train" and not found.complete:

@@ -41,6 +41,8 @@ class Layout(Schema):
     """Label -> dotted keys of the configuration and their values; null: the rows of the grid."""
     groups: dict[str, str] | None = None
     """Last part of the model's name -> heading of its block; other models are called as they are. null: no blocks."""
+    block: str = "model"
+    """What heads the column of the blocks."""
     arrange: Literal["tasks", "models", "methods"] = "tasks"
     """What the columns are. With models or methods the numbers are averages over the tasks."""
     baseline: str | None = None

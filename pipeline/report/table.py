@@ -58,7 +58,7 @@ def build_table(
     rows = with_published(rows, columns, layout.reference if with_reference else {}, reference)
     table = Table(
         layout.title or title, "", baseline, tuple(columns), tuple(rows), (),
-        group_heading="model" if layout.groups is not None else "",
+        group_heading=layout.block if layout.groups is not None else "",
         mark_headings=tuple(layout.marks), left_out=left_out, models_gone=tuple(models_gone(placed)),
     )  # fmt: skip
     table = pivoted(replace(table, caption=caption(table, layout)), layout)

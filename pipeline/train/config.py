@@ -1,15 +1,33 @@
 """Configuration of training."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from pipeline.errors import UserError
 from pipeline.schema import Schema
+from pipeline.versions import installed
 
 Moment = Annotated[float, Field(ge=0, lt=1)]
 
 
 Place = Literal["none", "cpu"]
+
+TRACKERS = {"tensorboard": ("tensorboard",), "wandb": ("wandb",), "mlflow": ("mlflow-skinny", "mlflow")}
+"""Packages of which one makes a tracker work."""
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Make sure that these trackers are installed.
+
+    Raises:
+        UserError: one isn't.
+    """
+    for name in names:
+        if not any(map(installed, TRACKERS[name])):
+            raise UserError(f"training.trackers: {name} is not installed: pip install 'dualtune[trackers]'")
+
 
 OWNED = {
     "train_batch_size": "training.batch_size",
@@ -96,10 +114,28 @@ class TrainingConfig(Schema):
     grace_seconds: Annotated[float, Field(gt=0)] = 240.0
     """How long after a signal to stop the run may take to save and end, before it is ended by force."""
     log_every: Annotated[int, Field(ge=1)] = 1
-    tensorboard: bool = True
+    trackers: list[Literal["tensorboard", "wandb", "mlflow"]] = ["tensorboard"]
+    """Where metrics go besides metrics.jsonl: TensorBoard, Weights & Biases, MLflow; one run for all starts."""
     compile: Literal["none", "inductor", "aot_eager"] = "none"
     """torch.compile of each layer around its attention: `inductor` for speed, `aot_eager` to look for faults."""
     zero: ZeroConfig = ZeroConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older_key(cls, values: Any) -> Any:
+        """`tensorboard: false` is how configurations said `trackers: []` before there were others."""
+        if isinstance(values, dict) and isinstance(values.get("tensorboard"), bool):
+            values = dict(values)
+            older = ["tensorboard"] if values.pop("tensorboard") else []
+            values.setdefault("trackers", older)
+        return values
+
+    @field_validator("trackers")
+    @classmethod
+    def _once(cls, names: list[str]) -> list[str]:
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{twice[0]} is named twice")
+        return names
 
     @model_validator(mode="after")
     def _can_compile(self) -> "TrainingConfig":

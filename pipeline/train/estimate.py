@@ -113,10 +113,3 @@ def memory(size: Size, stage: int, processes: int, tokens: int, recomputes: bool
         working=0 if stage == 0 else bucket * (2 if stage == 3 else 1) + (live if stage == 3 else 0),
         activations=kept,
     )
-
-
-def flops_per_token(size: Size, is_full: bool) -> int:
-    """Of one row through the layers, forward and backward: 2 for each weight forward, 2 for the gradient of the
-    activations, 2 for that of the weights, if they are trained (Kaplan et al. 2020, arXiv 2001.08361). Attention
-    scores are left out."""
-    return (6 if is_full else 4) * size.row_weights

@@ -23,6 +23,8 @@ from pipeline.train.sharded import ShardedEngine
 from pipeline.train.share import Packing, Share
 from pipeline.train.signals import Interrupted, StopSignals
 from pipeline.train.state import Position, TrainingState
+from pipeline.train.trackers import start_trackers
+from pipeline.train.utilisation import Utilisation
 from pipeline.train.validation import Validation
 
 Result = TypeVar("Result")
@@ -50,12 +52,14 @@ class TrainingLoop:
         accelerator: Accelerator | None = None,
         held_out: PreparedRows = (),
     ) -> None:
-        self.training, self.folder, self.model, self.rows, self.ranks = config.training, folder, model, rows, ranks
+        self.config, self.training, self.ranks = config, config.training, ranks
+        self.folder, self.model, self.rows = folder, model, rows
         self.order = SampleOrder(len(rows), self.training.batch_size, config.seed)
         self.packing = Packing.of(self.training, config.method)
         self.total_steps = self.order.total_steps(self.training.epochs, self.training.max_steps)
         stage = self.training.zero.stage
         self.engine = (ShardedEngine if stage else Engine)(config, model, self.total_steps, ranks, accelerator)
+        self.utilisation = Utilisation(config, model, self.engine.device_name, ranks.count)
         self.state = self._state(stage)
         self.validation = Validation(self.engine, held_out, self.packing, self.training.batch_size)
         self.checkpoints = checkpoints
@@ -91,7 +95,7 @@ class TrainingLoop:
             with StopSignals(self.training.grace_seconds, ranks=self.ranks) as own:
                 return self.run(own)
         with (
-            self._metrics_log() as metrics,
+            self._open_metrics() as metrics,
             progress(self.position.step, self.total_steps, is_shown=self.ranks.is_main) as report,
         ):
             while not self._is_done():
@@ -142,11 +146,17 @@ class TrainingLoop:
         if row and (self._is_logged() or "validation_loss" in row):
             metrics.write(row)
 
+    def _open_metrics(self) -> MetricsLog | NoMetrics:
+        """On rank 0, the record; all ranks raise what keeps it from being opened."""
+        opened: list[MetricsLog | NoMetrics] = []
+        self.ranks.together(lambda: opened.append(self._metrics_log()))
+        return opened[0]
+
     def _metrics_log(self) -> MetricsLog | NoMetrics:
         if not self.ranks.is_main:
             return NoMetrics()
-        tensorboard = self.folder.tensorboard if self.training.tensorboard else None
-        return MetricsLog(self.folder.metrics, tensorboard, self.position.step)
+        trackers = start_trackers(self.config, self.folder, self.checkpoints.identity, self.position.step)
+        return MetricsLog(self.folder.metrics, self.position.step, trackers)
 
     def _update(self) -> dict[str, Any]:
         """One update; returns its metrics."""
@@ -157,7 +167,11 @@ class TrainingLoop:
         update = self._named(lambda: self.engine.update(share), self.position.step + 1)
         seconds = time.monotonic() - started
         self.position.advance(update.loss, seconds, share.tokens)
-        return {**self._metrics(update, share), "tokens_per_second": share.tokens / seconds, "samples": samples}
+        speed = {
+            "tokens_per_second": share.tokens / seconds,
+            "model_flops_utilisation": self.utilisation.of(sum(map(self.packing.cost, rows)), seconds),
+        }
+        return {**self._metrics(update, share), **speed, "samples": samples}
 
     def _named(self, work: Callable[[], Result], step: int | None = None) -> Result:
         """Say of a failure, which all ranks raise together, at which update it happened."""

@@ -1,49 +1,52 @@
-"""The record of a run: one JSON line per logged update, and the same numbers for TensorBoard."""
+"""The record of a run: one JSON line per logged update, and the same numbers for trackers."""
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from torch.utils.tensorboard import SummaryWriter
+from typing import Any, Protocol
 
 from pipeline.files import write_text
 
 
+class NumbersTracker(Protocol):
+    """Gets the numbers of each logged update."""
+
+    def log(self, values: dict[str, float], step: int) -> None: ...
+    def finish(self) -> None: ...
+
+
 class MetricsLog:
-    """Appends to metrics.jsonl and TensorBoard, each update exactly once over all starts of the run.
+    """Appends to metrics.jsonl and to trackers, each update exactly once over all starts of the run.
 
     Opening it after update `step` drops what earlier starts logged beyond it: those updates are run again.
     """
 
-    def __init__(self, path: Path, tensorboard: Path | None, step: int) -> None:
+    def __init__(self, path: Path, step: int, trackers: Sequence[NumbersTracker] = ()) -> None:
         kept = [line for line in read_metrics(path) if line["step"] <= step]
         write_text(path, "".join(_line(values) for values in kept))
         self._file = path.open("a", encoding="utf-8")
-        # purge_step hides what earlier starts wrote for the updates that follow
-        self._writer = SummaryWriter(str(tensorboard), purge_step=step + 1) if tensorboard else None
+        self._trackers = trackers
 
     def __enter__(self) -> "MetricsLog":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        if self._writer:
-            self._writer.close()
+        for tracker in self._trackers:
+            tracker.finish()
 
     def write(self, values: dict[str, Any]) -> None:
         """Log one update; `values` has its number as `step`."""
         self._file.write(_line(values))
         self._file.flush()
-        if self._writer:
-            for name, number in _scalars(values):
-                self._writer.add_scalar(f"train/{name}", number, values["step"])
+        numbers = {f"train/{name}": number for name, number in _scalars(values)}
+        for tracker in self._trackers:
+            tracker.log(numbers, values["step"])
 
     def sync(self) -> None:
         """Before a checkpoint: what it counts as done must be on disk too."""
         os.fsync(self._file.fileno())
-        if self._writer:
-            self._writer.flush()
 
 
 class NoMetrics:

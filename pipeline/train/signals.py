@@ -48,6 +48,8 @@ class StopSignals:
         self._is_breaking = False
         self._previous: dict[int, Any] = {}
         self._watchdog: Watchdog | None = None
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
 
     @property
     def received(self) -> int | None:
@@ -92,15 +94,22 @@ class StopSignals:
             self._watchdog = Watchdog(self.grace, limit, (*SIGNALS, DEADLINE))
             self._previous = {number: signal.signal(number, self._note) for number in (*SIGNALS, DEADLINE)}
             if self.ranks.count > 1:
-                threading.Thread(target=self._pass_on, args=[self._watchdog], daemon=True).start()
-                threading.Thread(target=self._follow, args=[self._watchdog], daemon=True).start()
+                self._threads = [
+                    threading.Thread(target=work, args=[self._watchdog], daemon=True)
+                    for work in (self._pass_on, self._follow)
+                ]
+                for thread in self._threads:
+                    thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._restore()
         if self._watchdog:
             watchdog, self._watchdog = self._watchdog, None
+            self._over.set()
             watchdog.close()
+            for thread in self._threads:  # one that is inside the store when Python ends would abort the process
+                thread.join(SECONDS_TO_JOIN)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         if self._received is not None:
@@ -128,8 +137,8 @@ class StopSignals:
     def _follow(self, watchdog: Watchdog) -> None:
         """Take a signal to another rank as one to this."""
         while self._watchdog is watchdog and not (number := self.ranks.announced(self._occasion)):
-            time.sleep(FOLLOW_EVERY)
-        time.sleep(FOLLOW_EVERY)  # this rank may be about to get it by itself
+            self._over.wait(FOLLOW_EVERY)
+        self._over.wait(FOLLOW_EVERY)  # this rank may be about to get it by itself
         if number and self._watchdog is watchdog and self._seen is None:
             os.kill(os.getpid(), number)
 
@@ -143,6 +152,8 @@ _OCCASIONS = count()
 """Ranks create their StopSignals in the same order: what was announced for an earlier one isn't for the next."""
 FOLLOW_EVERY = 0.5
 """Seconds between looks for signals to other ranks."""
+SECONDS_TO_JOIN = 5.0
+"""Until a thread that waits for a rank that is gone is left behind."""
 
 
 def _interrupted(number: int, where: str) -> Interrupted:

@@ -20,6 +20,7 @@ from pipeline.quiet import hush_deepspeed
 from pipeline.run_folder import RunFolder
 from pipeline.train.checkpoint import Checkpoints
 from pipeline.train.completion import model_files, read_result
+from pipeline.train.config import check_trackers
 from pipeline.train.export import export
 from pipeline.train.loop import TrainingLoop
 from pipeline.train.memory import held_bytes
@@ -49,6 +50,7 @@ def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     if config.tuning.kind == "none":
         say("train: not needed, tuning is none and the pretrained model is evaluated")
         return {}
+    check_trackers(config.training.trackers)
     hush_deepspeed()
     ranks = join(config.training.zero.stage > 0)
     grace = config.training.grace_seconds

@@ -86,7 +86,10 @@ def test_an_override_of_another_form_is_named(write_config: WriteConfig, overrid
         ({"training": {"learning_rate": -1}}, "training.learning_rate = -1: must be greater than 0"),
         ({"training": {"learning_rate": float("inf")}}, "training.learning_rate = inf: must be a finite number"),
         ({"training": {"warmup_ratio": 1}}, "training.warmup_ratio = 1: must be less than 1"),
-        ({"training": {"tensorboard": "maybe"}}, "training.tensorboard = 'maybe': must be true or false"),
+        ({"training": {"trackers": ["tensorbord"]}},
+         "training.trackers.0 = 'tensorbord': must be one of 'tensorboard', 'wandb' or 'mlflow', "
+         "did you mean 'tensorboard'?"),
+        ({"training": {"trackers": ["wandb", "wandb"]}}, "training.trackers: wandb is named twice"),
         ({"training": {"loss_reduction": "tokens"}},
          "training.loss_reduction = 'tokens': must be one of 'token' or 'sample', did you mean 'token'?"),
         ({"training": {"betas": [0.9]}}, "training.betas.1 is missing"),
@@ -232,7 +235,7 @@ def test_what_changes_the_result_changes_the_signature(changes: dict[str, Any]) 
         {"name": "other"},
         {"paths": {"runs": "elsewhere", "cache": "elsewhere"}},
         {"evaluation": {"tasks": ["piqa_full"], "limit": 3}},
-        {"training": {"checkpoint_every": None, "keep_checkpoints": 5, "log_every": 10, "tensorboard": False}},
+        {"training": {"checkpoint_every": None, "keep_checkpoints": 5, "log_every": 10, "trackers": []}},
     ],
 )
 def test_what_cannot_change_the_result_keeps_the_signature(changes: dict[str, Any]) -> None:

@@ -1,15 +1,17 @@
 """Axes, presets, extra cells and exclusions of a grid."""
 
 import re
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from launch_inputs import ROOT, tiny_grid, write_grid
+from rich.console import Console
 
 from launch.grid import Grid, load_grid
-from launch.tables import source_of_grids
+from launch.tables import source_of_grids, write_report
 from pipeline.errors import UserError
 
 ROWS: dict[str, dict[str, Any]] = {"LoRA": {"method": "causal"}, "Bitune": {"method": "bitune"}}
@@ -82,7 +84,17 @@ def test_blocks_and_columns_share_rows_of_the_table(tmp_path: Path) -> None:
     grid = load(tmp_path, axes=axes, blocks="model", columns="task")
     assert [cell.row for cell in grid.cells] == ["LoRA", "LoRA", "Bitune", "Bitune"] * 2
     source = source_of_grids([grid])
-    assert source.blocks and [cell.group for cell in source.cells] == ["A"] * 4 + ["B"] * 4
+    assert source.block == "model" and [cell.group for cell in source.cells] == ["A"] * 4 + ["B"] * 4
+
+
+def test_blocks_are_headed_by_their_axis(tmp_path: Path) -> None:
+    axes = {"tuning.rank": {"small": 3, "large": 5}}
+    grid = load(tmp_path, f"paths.runs={tmp_path}", axes=axes, blocks="tuning.rank")
+    table = write_report(source_of_grids([grid]), console=Console(file=StringIO()))
+    assert table.headings[:2] == ["rank", "method"]
+    assert [tuple(table.lead(row)) for row in table.rows] == [
+        (size, row) for size in ("small", "large") for row in ("LoRA", "Bitune")]  # fmt: skip
+    assert source_of_grids([grid, load(tmp_path, axes=axes)]).block == "model"
 
 
 def test_a_grid_based_on_a_grid(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def run_config(runs: Path, tuning: dict[str, Any] | None = None, **training: Any
             "epochs": 3,
             "learning_rate": 1e-2,
             "checkpoint_every": 2,
-            "tensorboard": False,
+            "trackers": [],
         }
         | training,
         "paths": {"runs": str(runs)},
@@ -133,7 +133,7 @@ def validated_losses(loop: TrainingLoop) -> list[float]:
     return [*found, validation.loss() or 0.0]
 
 
-TIMES = ("tokens_per_second", "wall_seconds", "peak_memory_bytes")
+TIMES = ("tokens_per_second", "model_flops_utilisation", "wall_seconds", "peak_memory_bytes")
 
 
 def numbers(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
