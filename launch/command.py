@@ -1,6 +1,6 @@
 """What the command line does with a grid: plan, print, execute, report."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from launch.cells import Grid, GridCell
 from launch.choice import resolve
@@ -10,9 +10,20 @@ from launch.tables import source_of_grids, terminal, write_report
 from pipeline.stages import Tell, run_missing
 
 
-def run_grid(grid: Grid, jobs: int, dry_run: bool, with_report: bool, tell: Tell, processes: int = 1) -> int:
+def run_grid(
+    grid: Grid,
+    jobs: int,
+    dry_run: bool,
+    with_report: bool,
+    tell: Tell,
+    processes: int = 1,
+    chosen: Collection[GridCell] | None = None,
+) -> int:
     """Print the plan and execute it: one run in this process, several in processes of their own; then choose values
     where the grid asks for it, execute what waited for that, and print the table.
+
+    Args:
+        chosen: run these cells only; the table has all.
 
     Returns:
         Exit status: 0, or 1 when a run of a grid failed.
@@ -20,7 +31,7 @@ def run_grid(grid: Grid, jobs: int, dry_run: bool, with_report: bool, tell: Tell
     Raises:
         UserError: what a single run raises; a grid records the reasons of its runs and goes on.
     """
-    plans = plan(grid)
+    plans = [planned for planned in plan(grid) if chosen is None or planned.cell in chosen]
     if len(plans) > 1 or dry_run:
         terminal(width=1000).print(table(plans, grid.waiting))
         tell(summary(plans, grid.waiting))

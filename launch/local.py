@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Lock
 from types import FrameType
 
-from launch.grid import GridCell
+from launch.cells import GridCell
+from launch.devices import deal, visible_gpus
 from launch.plan import CellPlan, plan_cell
 from pipeline.errors import UserError
 from pipeline.stages import Tell, describe, failure, record_failure
@@ -23,7 +25,8 @@ def _exit(number: int, _frame: FrameType | None) -> None:
 
 
 class LocalExecutor:
-    """Runs cells in processes of this machine, `jobs` at a time. One that fails does not stop the others.
+    """Runs cells in processes of this machine, `jobs` at a time, each with its own part of the GPUs. One that fails
+    does not stop the others.
 
     With one job at a time the terminal is shared, so that progress bars show; with more, each cell writes to
     log.txt in its run folder.
@@ -38,6 +41,9 @@ class LocalExecutor:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()
         self._stopped = False
+        self._hands: SimpleQueue[str | None] = SimpleQueue()
+        for hand in deal(visible_gpus(os.environ), jobs):
+            self._hands.put(hand)
 
     def execute(self, plans: Sequence[CellPlan]) -> list[tuple[GridCell, str]]:
         """Run the incomplete cells; return those that failed and why."""
@@ -64,8 +70,12 @@ class LocalExecutor:
             cell.folder.failure.unlink(missing_ok=True)
         except (UserError, OSError) as error:
             return describe(error)
-        with self._output(cell) as output:
-            status = self._wait(cell.folder.config, output)
+        gpus = self._hands.get()
+        try:
+            with self._output(cell) as output:
+                status = self._wait(cell.folder.config, output, gpus)
+        finally:
+            self._hands.put(gpus)
         if status == 0 and plan_cell(cell).complete:
             return ""
         reason = self._reason(cell, status)
@@ -81,7 +91,7 @@ class LocalExecutor:
         with (cell.folder.root / "log.txt").open("ab") as log:
             yield log.fileno()
 
-    def _wait(self, config: Path, output: int | None) -> int:
+    def _wait(self, config: Path, output: int | None, gpus: str | None) -> int:
         command = [
             sys.executable,
             "-m",
@@ -95,19 +105,21 @@ class LocalExecutor:
             if self._stopped:
                 return -signal.SIGTERM
             # A process group of its own: Ctrl-C reaches this process only, which hands on exactly one signal.
-            child = subprocess.Popen(command, stdout=output, stderr=output, env=self._environment(), process_group=0)
+            environment = self._environment(gpus)
+            child = subprocess.Popen(command, stdout=output, stderr=output, env=environment, process_group=0)
             self._running.add(child)
         try:
             return child.wait()
         finally:
             self._running.discard(child)
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, gpus: str | None) -> dict[str, str]:
         """The code and the share of the machine that a child gets."""
+        devices = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
         code = str(Path(__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH", "")]))
         threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.jobs))} if self.jobs > 1 else {}
-        return {**threads, **os.environ, "PYTHONPATH": path, PARENT: str(os.getpid())}
+        return {**threads, **os.environ, **devices, "PYTHONPATH": path, PARENT: str(os.getpid())}
 
     def _reason(self, cell: GridCell, status: int) -> str:
         """What the child recorded; when it could not (killed), that is recorded here."""

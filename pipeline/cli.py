@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from launch.cli import grid_app
 from pipeline.errors import UserError
 from pipeline.options import ConfigFile, GridFile, Overrides, PartOption, Processes, tell
 from pipeline.quiet import debugging, silence
@@ -204,6 +205,7 @@ def report(
 
 
 app.add_typer(tools)
+app.add_typer(grid_app, name="grid")
 
 
 def follow_parent() -> None:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from pipeline.errors import StageError, UserError
 from pipeline.train.environment import rank_variables
+from pipeline.train.rendezvous import RENDEZVOUS, meet
 
 PATIENCE = timedelta(hours=24)
 """How long ranks wait for work that one of them does alone, such as preparing the data."""
@@ -142,13 +143,17 @@ def join(use_deepspeed: bool) -> Ranks:
 
 def _connect(found: dict[str, str]) -> None:
     has_gpu = torch.cuda.is_available()
-    local = int(found["LOCAL_RANK"])
+    local, count = int(found["LOCAL_RANK"]), int(found["WORLD_SIZE"])
     if has_gpu and local >= torch.cuda.device_count():
         raise UserError(f"{local + 1} processes or more on a machine of {torch.cuda.device_count()} GPUs: one each")
     if has_gpu:
         torch.cuda.set_device(local)
+    backend = "nccl" if has_gpu else "gloo"
     try:
-        dist.init_process_group("nccl" if has_gpu else "gloo")
+        if os.environ.get(RENDEZVOUS):
+            dist.init_process_group(backend, store=meet(found), rank=int(found["RANK"]), world_size=count)
+        else:
+            dist.init_process_group(backend)
     except (RuntimeError, ValueError) as error:
         place = f"{found['MASTER_ADDR']}:{found['MASTER_PORT']}"
         raise StageError(f"rank {found['RANK']} cannot meet the others at {place} ({error})") from error

@@ -1,5 +1,6 @@
 """Stopping in good order: a signal or a deadline ends the run at the next step boundary, with a checkpoint."""
 
+import math
 import os
 import signal
 import threading
@@ -12,12 +13,18 @@ from typing import Any
 
 from pipeline.errors import StageError
 from pipeline.train.ranks import Ranks, shared
-from pipeline.train.watchdog import SAME, Watchdog
+from pipeline.train.watchdog import Watchdog
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Ctrl-C, and what batch systems send before they end a job."""
 DEADLINE = signal.SIGALRM
 """Stands for a deadline that has come."""
+SUPERVISED = "DUALTUNE_SUPERVISED"
+"""Set in jobs, where a batch system and the job's supervisor may each send their signal: the first one counts."""
+
+
+SAME = 2.0
+"""Seconds within which further signals count as the first: a batch system and a launcher often both send it."""
 
 
 class Interrupted(StageError):
@@ -30,7 +37,8 @@ class Interrupted(StageError):
 
 
 class StopSignals:
-    """While entered, the first signal only sets `received`, and reaches all ranks; a second one acts as usual, at once.
+    """While entered, the first signal only sets `received`, and reaches all ranks; a second one acts as usual, at once
+    (in a job: not at all).
 
     Args:
         grace: seconds from the first signal until the process is ended by force, should a step, a save or
@@ -43,6 +51,7 @@ class StopSignals:
         self._occasion = f"stop-{next(_OCCASIONS)}"
         self._received: int | None = None
         self._since = 0.0
+        self._same = math.inf if SUPERVISED in os.environ else SAME
         self._seen: int | None = None
         self._where = ""
         self._is_breaking = False
@@ -91,7 +100,7 @@ class StopSignals:
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
             limit = float("inf") if self.deadline is None else self.deadline + self.grace
-            self._watchdog = Watchdog(self.grace, limit, (*SIGNALS, DEADLINE))
+            self._watchdog = Watchdog(self.grace, limit, (*SIGNALS, DEADLINE), self._same)
             self._previous = {number: signal.signal(number, self._note) for number in (*SIGNALS, DEADLINE)}
             if self.ranks.count > 1:
                 self._threads = [
@@ -124,7 +133,7 @@ class StopSignals:
 
     def _again(self, number: int) -> None:
         """A second signal acts as it would without us."""
-        if time.monotonic() - self._since >= SAME:
+        if time.monotonic() - self._since >= self._same:
             self._restore()
             signal.raise_signal(number)
 

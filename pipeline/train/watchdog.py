@@ -36,10 +36,6 @@ while True:
 """
 
 
-SAME = 2.0
-"""Seconds within which further signals count as the first: a batch system and a launcher often both send it."""
-
-
 class Watchdog:
     """Watches this process until closed.
 
@@ -47,11 +43,12 @@ class Watchdog:
         grace: seconds from the first signal to the end by force.
         limit: Unix time of the end by force without any signal.
         signals: numbers that count.
+        same: seconds within which further ones count as the first.
     """
 
-    def __init__(self, grace: float, limit: float, signals: tuple[int, ...]) -> None:
+    def __init__(self, grace: float, limit: float, signals: tuple[int, ...], same: float) -> None:
         numbers = ",".join(str(int(number)) for number in signals)
-        arguments = [str(os.getpid()), str(grace), str(limit), numbers, str(SAME)]
+        arguments = [str(os.getpid()), str(grace), str(limit), numbers, str(same)]
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", CODE, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,

@@ -1,17 +1,27 @@
 """A tiny grid on the 260K-parameter Llama, for real runs in seconds."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests" / "fixtures" / "stories260K"
 DATA = ROOT / "examples" / "data"
+CLUSTER = ROOT / "slurm" / "cluster.sh"
+SLURM_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+_NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "ip")
+_MISSING = [command for command in _NEEDED if shutil.which(command, path=SLURM_PATH) is None]
+needs_slurm = pytest.mark.skipif(
+    bool(_MISSING) or os.geteuid() != 0,
+    reason=f"Slurm's packages are not installed: no {', '.join(_MISSING)}" if _MISSING else "cluster.sh needs root",
+)
 
 
 def tiny_grid(rows: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:

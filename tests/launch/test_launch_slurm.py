@@ -1,38 +1,13 @@
 """The throw-away Slurm of slurm/cluster.sh, and the example job script on it."""
 
-import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_inputs import ROOT, tiny_grid, write_grid
+from launch_inputs import ROOT, needs_slurm, tiny_grid, write_grid
 
-CLUSTER = ROOT / "slurm" / "cluster.sh"
-NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "ip")
-PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-MISSING = [command for command in NEEDED if shutil.which(command, path=PATH) is None]
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(MISSING), reason=f"Slurm's packages are not installed: no {', '.join(MISSING)}"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="slurm/cluster.sh needs root"),
-]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[dict[str, str]]:
-    """The environment of a client of a running two-node cluster."""
-    folder = f"/tmp/slurm-test-{os.getpid()}"  # short and readable by all, which tmp_path is not
-    port = str(20000 + os.getpid() % 400 * 20)
-    try:
-        subprocess.run([CLUSTER, "-d", folder, "-p", port, "-A", "start"], check=True, timeout=120)
-        yield {**os.environ, "PATH": PATH, "SLURM_CONF": f"{folder}/slurm.conf"}
-    finally:
-        subprocess.run([CLUSTER, "-d", folder, "stop"], check=True, timeout=60)
-        shutil.rmtree(folder)
+pytestmark = [pytest.mark.slow, needs_slurm]
 
 
 def test_a_step_runs_on_every_node(cluster: dict[str, str]) -> None:

@@ -1,5 +1,6 @@
 """What is known before any process starts: ranks from the environment, DeepSpeed's JSON, deadlines."""
 
+import os
 import signal
 import time
 from typing import Any
@@ -97,6 +98,16 @@ def test_deadline_of_a_slurm_job() -> None:
     with StopSignals(grace=60, deadline=time.time() + 3600) as early, StopSignals(60, time.time() - 1) as late:
         assert early.received is None
         assert late.received == DEADLINE == signal.SIGALRM
+
+
+def test_in_a_job_only_the_first_signal_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch system and the supervisor of the job may both send one."""
+    monkeypatch.setenv("DUALTUNE_SUPERVISED", "1")
+    with StopSignals(grace=60) as signals:
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        assert signals.received == signal.SIGTERM
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
 
 
 def test_compiled_layers_cannot_be_sharded() -> None:

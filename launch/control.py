@@ -1,0 +1,166 @@
+"""What `dualtune grid` does, on Slurm and on this machine alike."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.live import Live
+
+from launch import slurm
+from launch.choice import resolve
+from launch.command import run_grid
+from launch.flights import Flight
+from launch.grid import load_grid
+from launch.jobs import JobPlan, Task
+from launch.plan import CellPlan, summary, table
+from launch.plan import plan as plan_cells
+from launch.profile import load_profile
+from launch.show import plan_table, plan_words, state_table, state_words
+from launch.states import CellState, Look
+from launch.submission import Submission
+from launch.submit import Submitter, script_of
+from launch.tables import terminal
+from pipeline.errors import StageError, UserError, did_you_mean
+from pipeline.options import tell
+
+AGAIN = ("failed", "cancelled", "ended")
+"""States that `retry` submits again."""
+
+
+class Control:
+    """One grid and the place where its jobs run."""
+
+    def __init__(self, file: Path, overrides: Sequence[str], cluster: Path | None, executor: str) -> None:
+        self.grid = load_grid(file, overrides)
+        self.profile = load_profile(cluster)
+        self.has_slurm = executor != "local" and slurm.is_available()
+        if executor == "slurm" and not self.has_slurm:
+            raise UserError("--executor slurm: no Slurm answers here (`scontrol ping`)")
+
+    def plan(self, with_scripts: bool) -> None:
+        """Print it."""
+        plans = plan_cells(self.grid)
+        self._show_cells(plans)
+        if not self.has_slurm:
+            tell("no Slurm here: `submit` runs them in processes of this machine, one after another (--jobs)")
+            return
+        submitter = Submitter(self.grid, self.profile, tell)
+        found = submitter.plan(plans)
+        self._show_jobs(found)
+        if with_scripts:
+            self._print_scripts(found)
+
+    def _show_cells(self, plans: Sequence[CellPlan]) -> None:
+        shown = [planned for planned in plans if not planned.complete] if len(plans) > 200 else plans
+        terminal(width=1000).print(table(shown[:200], self.grid.waiting[:200]))
+        if len(shown) > 200:
+            tell(f"... and {len(shown) - 200} more")
+        tell(summary(plans, self.grid.waiting))
+
+    def _show_jobs(self, found: JobPlan) -> None:
+        terminal(width=1000).print(plan_table(found))
+        tell(plan_words(found, self.grid))
+
+    def _print_scripts(self, found: JobPlan) -> None:
+        place = Submission(self.grid.runs.absolute() / ".submissions" / "NAME")
+        for array in found.arrays:
+            print(script_of(place.new_record(array, self.grid), array.resources, self.profile, place.path))
+
+    def submit(self, jobs: int, processes: int, only_failed: bool = False) -> int:
+        """Exit status: 0, or 1 when a run on this machine failed. On Slurm, jobs have only begun then."""
+        if not self.has_slurm:
+            chosen = [state.cell for state in self._failed()] if only_failed else None
+            return run_grid(self.grid, jobs, dry_run=False, with_report=True, tell=tell, processes=processes,
+                            chosen=chosen)  # fmt: skip
+        self._resolve()
+        plans = plan_cells(self.grid)
+        if only_failed:
+            again = {state.cell.folder.root for state in self._failed()}
+            plans = [_again(planned, planned.cell.folder.root in again) for planned in plans]
+        found = Submitter(self.grid, self.profile, tell).submit(plans)
+        tell(summary(plans, self.grid.waiting))
+        self._show_jobs(found)
+        if self.grid.waiting:
+            tell("submit again when the candidates are done: the choice is made then, and what waits for it submitted")
+        return 0
+
+    def _resolve(self) -> None:
+        """Make the choices whose candidates are done by now."""
+        if self.grid.waiting:
+            self.grid, problems = resolve(self.grid, tell)
+            for problem in problems:
+                tell(problem)
+
+    def _failed(self) -> list[CellState]:
+        return [state for state in self._look().states() if state.word in AGAIN]
+
+    def _look(self) -> Look:
+        return Look.now(self.grid, self.has_slurm)
+
+    def status(self, seconds: int | None) -> int:
+        """Print the states; with `seconds` again and again, until nothing runs or waits."""
+        states = self._look().states()
+        if seconds is None:
+            terminal(width=1000).print(state_table(states))
+        else:
+            states = self._follow(seconds, states)
+        tell(state_words(states) + (f"; {len(self.grid.waiting)} more wait for a choice" if self.grid.waiting else ""))
+        return int(any(state.word in AGAIN for state in states))
+
+    def _follow(self, seconds: int, states: list[CellState]) -> list[CellState]:
+        with Live(state_table(states), console=terminal(width=1000), auto_refresh=False) as live:
+            while any(state.word in ("running", "waiting") for state in states):
+                time.sleep(seconds)
+                try:
+                    states = self._look().states()
+                except StageError as error:  # a busy controller
+                    tell(f"{error}; again in {seconds} s")
+                live.update(state_table(states), refresh=True)
+        return states
+
+    def cancel(self, names: Sequence[str]) -> None:
+        """Cancel the jobs of some cells, or of all, and then the table too."""
+        if not self.has_slurm:
+            raise UserError("no Slurm answers here: stop `dualtune grid submit` on this machine with Ctrl-C")
+        chosen = {self._cell(name).cell.folder.root.name for name in names}
+        look = self._look()
+        own = {cell.folder.root.name for cell in self.grid.cells}
+        found = [flight for (name, _), flight in look.flights.items() if name in (chosen or own)]
+        tables = [look.flights[key] for key in [(self.grid.name, "aggregate")] if key in look.flights and not names]  # type: ignore[index]
+        _remember(found)
+        tasks: list[Task] = [flight.queued.task for flight in found]
+        slurm.cancel(tasks, whole=[flight.queued.raw for flight in tables])
+        tell(f"cancelled: {len(tasks)} tasks" + (" and the table" if tables else ""))
+
+    def log(self, name: str, lines: int) -> str:
+        """The last lines of a cell's output."""
+        state = self._cell(name)
+        file = state.log or state.cell.folder.root / "log.txt"
+        if not file.is_file():
+            raise UserError(f"{name}: has no output yet ({state.word})")
+        text = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join([f"{file}:", *text[-lines:]])
+
+    def _cell(self, name: str) -> CellState:
+        names = [str(cell) for cell in self.grid.cells]
+        if name not in names:
+            close = did_you_mean(name, names)
+            raise UserError(f"{name!r}: the grid has no such cell{close}; `dualtune grid status` names them")
+        return self._look().state(self.grid.cells[names.index(name)])
+
+
+def _again(planned: CellPlan, has_failed: bool) -> CellPlan:
+    """The plan of a cell that has failed; of another one an empty plan."""
+    if not has_failed:
+        return CellPlan(planned.cell, {})
+    planned.cell.folder.failure.unlink(missing_ok=True)
+    return planned
+
+
+def _remember(flights: Sequence[Flight]) -> None:
+    """What is cancelled is not in flight any more, though it may take its time to end."""
+    by_record: dict[tuple[str, int], list[Flight]] = {}
+    for flight in flights:
+        by_record.setdefault((flight.submission.path.name, flight.record.number), []).append(flight)
+    for group in by_record.values():
+        group[0].submission.cancel(group[0].record, [flight.queued.task.slot for flight in group])

@@ -1,0 +1,109 @@
+"""The text of a job script.
+
+Of submitit we use what makes the text: names and quoting of the `#SBATCH` lines, and the place of set-up lines. Its
+executor is not used: it pickles Python objects into the job, polls the queue in the process that submitted, and leaves
+dependencies, adoption and short time limits to its caller; what runs in our jobs is a supervisor (`launch.supervisor`)
+over plain files.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from submitit.slurm.slurm import _make_sbatch_string
+
+from launch.jobs import index_list
+from launch.profile import Job, Profile, Resources
+
+MARGIN = 300.0
+"""Seconds before the time limit at which a stage is asked to stop, at most."""
+
+
+def margin(limit: float) -> float:
+    """Seconds before the time limit at which a stage is asked to stop: a quarter of a short one."""
+    return min(MARGIN, limit / 4)
+
+
+def script(
+    name: str,
+    job: Job,
+    number: int,
+    indices: list[int],
+    resources: Resources,
+    profile: Profile,
+    submission: Path,
+    working: Path,
+) -> str:
+    """The script of an array (of one job, where `indices` is empty). Dependencies are arguments of sbatch, not in here.
+
+    Args:
+        number: of the array in its submission.
+        submission: absolute folder of the submission.
+        working: where relative paths of configurations start.
+    """
+    python = profile.python or sys.executable
+    return _make_sbatch_string(
+        command=shlex.join(["exec", python, "-m", "launch.supervisor", str(submission), str(number)]),
+        folder=submission / "logs",
+        job_name=name,
+        partition=resources.partition,
+        account=resources.account,
+        qos=resources.qos,
+        constraint=resources.constraint,
+        nodes=resources.nodes,
+        ntasks_per_node=resources.tasks if job == "train" else 1,
+        cpus_per_task=resources.cpus_per_task * (1 if job == "train" else resources.tasks),
+        gpus_per_node=_gpus(resources),
+        mem=resources.memory,
+        setup=_setup(profile, submission),
+        stderr_to_stdout=True,
+        wckey=None,  # type: ignore[arg-type]  # the default names submitit, which some clusters refuse
+        use_srun=False,
+        additional_parameters=_parameters(number, indices, resources, profile, submission, working),
+    )
+
+
+def _gpus(resources: Resources) -> Any:
+    if not resources.gpus_per_node:
+        return None
+    return ":".join(filter(None, [resources.gpu_type, str(resources.gpus_per_node)]))
+
+
+def _parameters(
+    number: int, indices: list[int], resources: Resources, profile: Profile, submission: Path, working: Path
+) -> dict[str, Any]:
+    at_once = f"%{profile.max_parallel}" if profile.max_parallel else ""
+    array = {"array": index_list(indices) + at_once} if indices else {}
+    return {
+        **array,
+        "time": resources.time,
+        "chdir": str(working),
+        "output": _log_pattern(submission, number, is_array=bool(indices)),
+        # To the supervisor alone, which knows what time limits of a few minutes need; also sent before a preemption.
+        "signal": f"B:USR1@{margin(resources.seconds):.0f}",
+        "requeue": True,
+        "kill-on-invalid-dep": "yes",
+    }
+
+
+def log_file(submission: Path, number: int, job: str, index: int | str) -> Path:
+    """Where a task's output goes, over all its restarts."""
+    return submission / "logs" / f"{number}-{job}_{index}.log"
+
+
+def _log_pattern(submission: Path, number: int, is_array: bool) -> str:
+    job, index = ("%A", "%a") if is_array else ("%j", "0")
+    return str(log_file(Path(str(submission).replace("%", "%%")), number, job, index))
+
+
+def _setup(profile: Profile, submission: Path) -> list[str]:
+    """Modules, the profile's lines, its environment, and the code of the submission."""
+    return [
+        "set -e",
+        *(f"module load {shlex.quote(module)}" for module in profile.modules),
+        *profile.setup,
+        *(f"export {name}={shlex.quote(value)}" for name, value in profile.environment.items()),
+        f'export PYTHONPATH={shlex.quote(str(submission / "code"))}"${{PYTHONPATH:+:$PYTHONPATH}}"',
+        "export PYTHONSAFEPATH=1  # not the code in the working directory, which may have changed",
+    ]

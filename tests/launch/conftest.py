@@ -1,0 +1,22 @@
+"""A real Slurm of two nodes for the tests that need one."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from launch_inputs import CLUSTER, SLURM_PATH
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[dict[str, str]]:
+    """The environment of a client of a running two-node cluster without accounting."""
+    folder = f"/tmp/slurm-test-{os.getpid()}"  # short and readable by all, which tmp_path is not
+    port = str(20000 + os.getpid() % 400 * 20)
+    try:
+        subprocess.run([CLUSTER, "-d", folder, "-p", port, "-A", "start"], check=True, timeout=120)
+        yield {**os.environ, "PATH": SLURM_PATH, "SLURM_CONF": f"{folder}/slurm.conf"}
+    finally:
+        subprocess.run([CLUSTER, "-d", folder, "stop"], check=True, timeout=60)
+        shutil.rmtree(folder)
