@@ -218,6 +218,16 @@ def signature(config: RunConfig) -> str:
 
     A pretrained model (tuning.kind none) does not depend on seed, data or training.
     """
+    global _latest
+    if _latest is None or _latest[0] is not config:  # a look at a run asks for it several times
+        _latest = config, _signature(config)
+    return _latest[1]
+
+
+_latest: tuple[RunConfig, str] | None = None
+
+
+def _signature(config: RunConfig) -> str:
     values = as_dict(config)
     unsigned = (*UNSIGNED, "seed", "data", "training") if config.tuning.kind == "none" else UNSIGNED
     for field in unsigned:
