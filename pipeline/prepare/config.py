@@ -12,6 +12,8 @@ Form = Literal[
     "question_choices",
 ]  # fmt: skip
 
+Turns = Literal["last", "each"]
+
 
 class SourceConfig(Schema):
     """One source of instruction data."""
@@ -57,6 +59,8 @@ class DataConfig(Schema):
     template: Literal["paper", "cot", "chat"] = "paper"
     """`paper`: the templates of Bitune's appendix; `cot`: the same prompts, answered with
     reasoning and then the answer; `chat`: the model's own chat template."""
+    turns: Turns = "last"
+    """Which answers of a conversation are learnt: the last, or each in a row of its own."""
     max_tokens: Annotated[int, Field(ge=2)] = 512
     """Rows with more tokens (prompt + answer + EOS) are dropped and counted, never cut."""
     filters: FiltersConfig = FiltersConfig()
