@@ -9,6 +9,8 @@ from pipeline.schema import Schema
 
 Form = Literal["auto", "alpaca", "prompt_completion", "messages", "sharegpt", "question_choices"]
 
+Turns = Literal["last", "each"]
+
 
 class SourceConfig(Schema):
     """One source of instruction data."""
@@ -33,6 +35,8 @@ class DataConfig(Schema):
     template: Literal["paper", "cot", "chat"] = "paper"
     """`paper`: the templates of Bitune's appendix; `cot`: the same prompts, answered with
     reasoning and then the answer; `chat`: the model's own chat template."""
+    turns: Turns = "last"
+    """Which answers of a conversation are learnt: the last, or each in a row of its own."""
     max_tokens: Annotated[int, Field(ge=2)] = 512
     """Rows with more tokens (prompt + answer + EOS) are dropped and counted, never cut."""
     filters: FiltersConfig = FiltersConfig()

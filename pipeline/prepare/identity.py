@@ -36,7 +36,9 @@ def prepared_key(
     Args:
         content: `tokenizer_hash(tokenizer)`, which takes as long as preparing thousands of rows.
     """
+    turns = {} if data.turns == "last" else {"turns": data.turns}  # a younger key: others keep their rows
     return digest({
+        **turns,
         "version": PREPARE_VERSION,
         "sources": [
             [source.label, source.content, source.config.form, source.config.columns, source.config.limit]
