@@ -15,7 +15,7 @@ from launch.grid_file import VALIDATION_LOSS
 from pipeline.config import as_dict, digest, signature
 from pipeline.files import read_json, write_json
 from pipeline.report.record import UnusableError, read_evaluation
-from pipeline.stages import Tell, failure, stages_of, state
+from pipeline.stages import Tell, failure, states
 
 
 def settle(grid: Grid) -> Grid:
@@ -73,8 +73,8 @@ def measure(cell: GridCell, metric: str) -> float:
     Raises:
         UnusableError: it is not complete, failed, or has no such number.
     """
-    states = {stage: state(stage, cell.config, cell.folder) for stage in stages_of(cell.config)}
-    todo = "; ".join(f"{stage}: {found.words}" for stage, found in states.items() if not found.complete)
+    found = states(cell.config, cell.folder)
+    todo = "; ".join(f"{stage}: {one.words}" for stage, one in found.items() if not one.complete)
     if todo:
         raise UnusableError(f"candidate {cell}: {failure(cell.folder) or todo} ({cell.folder.root})")
     if metric == VALIDATION_LOSS:

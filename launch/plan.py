@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from launch.cells import Grid, GridCell, Waiting
-from pipeline.stages import STAGES, Stage, State, stages_of, state
+from pipeline.stages import STAGES, Stage, State, stages_of, states
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def plan(grid: Grid) -> list[CellPlan]:
 
 def plan_cell(cell: GridCell) -> CellPlan:
     """The same for one cell."""
-    return CellPlan(cell, {stage: state(stage, cell.config, cell.folder) for stage in stages_of(cell.config)})
+    return CellPlan(cell, states(cell.config, cell.folder))
 
 
 def table(plans: Sequence[CellPlan], waiting: Sequence[Waiting] = ()) -> Table:

@@ -72,7 +72,19 @@ def audit(
 
 
 @app.command(epilog="Example: dualtune train configs/bitune/csqa.yaml training.epochs=2 seed=43")
-def train(config: ConfigFile, overrides: Overrides = None, processes: Processes = 1) -> None:
+def train(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    processes: Processes = 1,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CHECKPOINT",
+            help="Go on from this folder, RUN/train/checkpoints/step-N, not from the newest whole one.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Train one run, going on from its newest checkpoint; what is prepared or trained already is not repeated.
 
     Started by torchrun, accelerate or srun, each process is one rank of the run.
@@ -82,17 +94,17 @@ def train(config: ConfigFile, overrides: Overrides = None, processes: Processes 
     if rank_variables(os.environ):
         if processes > 1:
             raise UserError(f"--processes={processes}: the launcher has started this process as one of several already")
-        raise typer.Exit(_rank(config, overrides))
-    _stage("train", config, overrides, processes)
+        raise typer.Exit(_rank(config, overrides, resume))
+    _stage("train", config, overrides, processes, resume)
 
 
-def _rank(path: Path, overrides: list[str] | None) -> int:
+def _rank(path: Path, overrides: list[str] | None, resume: Path | None) -> int:
     from pipeline.config import load_config
     from pipeline.run_folder import RunFolder
     from pipeline.train.spawn import train_as_rank
 
     config = load_config(path, overrides or ())
-    return train_as_rank(config, RunFolder.of(config), tell)
+    return train_as_rank(config, RunFolder.of(config), tell, resume)
 
 
 @app.command(epilog="Example: dualtune evaluate configs/bitune/csqa.yaml evaluation.limit=100")
@@ -126,14 +138,14 @@ def lm_eval(arguments: typer.Context) -> None:
     run_harness(arguments.args)
 
 
-def _stage(stage: Any, path: Path, overrides: list[str] | None, processes: int = 1) -> None:
+def _stage(stage: Any, path: Path, overrides: list[str] | None, processes: int = 1, resume: Path | None = None) -> None:
     from pipeline.config import load_config
     from pipeline.run_folder import RunFolder
     from pipeline.stages import run_missing
 
     config = load_config(path, overrides or ())
     folder = RunFolder.of(config)
-    run_missing(config, folder, tell, (stage,), processes)
+    run_missing(config, folder, tell, (stage,), processes, resume)
     print(folder.root)
 
 

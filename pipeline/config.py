@@ -32,7 +32,18 @@ UNSIGNED = ("name", "model.kernels", "paths", "evaluation", "training.checkpoint
 LATER: dict[str, Any] = {
     "data.filters": FiltersConfig().model_dump(mode="json"),
     "training.micro_batch_tokens": None,
+    "data.sources.files": None,
+    "data.sources.header": [],
+    "data.sources.lines": 1,
+    "data.sources.labels": None,
+    "data.sources.constants": {},
+    "data.sources.answered_by": None,
+    "data.sources.unique": None,
+    "data.sources.count": None,
+    "data.sources.weight": None,
+    "data.sources.seed": 0,
     "data.validation_fraction": 0.0,
+    "data.turns": "last",
     "method.embeddings": "shared",
     "training.validate_every": None,
     "training.export": "last",
@@ -84,6 +95,13 @@ class RunConfig(Schema):
     def _trains_embeddings(self) -> "RunConfig":
         if self.method.embeddings == "separate" and self.tuning.kind not in ("none", "full"):
             raise ValueError(f"method.embeddings = separate needs tuning.kind full: {self.tuning.kind} trains none")
+        return self
+
+    @model_validator(mode="after")
+    def _holds_out_conversations(self) -> "RunConfig":
+        if self.data and self.data.turns == "each" and self.data.validation_fraction:
+            raise ValueError("data.turns = each can't hold out rows (data.validation_fraction): those of one "
+                             "conversation hold each other's answers, and would be on both sides")  # fmt: skip
         return self
 
     @model_validator(mode="after")
@@ -210,6 +228,16 @@ def signature(config: RunConfig) -> str:
 
     A pretrained model (tuning.kind none) does not depend on seed, data or training.
     """
+    global _latest
+    if _latest is None or _latest[0] is not config:  # a look at a run asks for it several times
+        _latest = config, _signature(config)
+    return _latest[1]
+
+
+_latest: tuple[RunConfig, str] | None = None
+
+
+def _signature(config: RunConfig) -> str:
     values = as_dict(config)
     unsigned = (*UNSIGNED, "seed", "data", "training") if config.tuning.kind == "none" else UNSIGNED
     for field in unsigned:

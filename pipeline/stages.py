@@ -40,17 +40,27 @@ def stages_of(config: RunConfig) -> tuple[Stage, ...]:
 
 def state(stage: Stage, config: RunConfig, folder: RunFolder) -> State:
     """What `stage` has left in the run folder, judged by the validity of its result. Imports nothing heavy."""
-    if stage == "evaluate":
-        return _evaluation_state(config, folder)
+    return _evaluation_state(config, folder) if stage == "evaluate" else _training_states(config, folder)[stage]
+
+
+def states(config: RunConfig, folder: RunFolder) -> dict[Stage, State]:
+    """The same of every stage that the run needs, in order; what they share is looked at once."""
+    needed = stages_of(config)
+    training = _training_states(config, folder) if "train" in needed else {}
+    return {stage: training[stage] if stage in training else state(stage, config, folder) for stage in needed}
+
+
+def _training_states(config: RunConfig, folder: RunFolder) -> dict[Stage, State]:
+    """Preparation and training are complete together: prepared rows lie in a cache that may be emptied."""
+    from pipeline.train.completion import is_complete
+
     if config.tuning.kind == "none":
-        return State(True, "not needed (tuning: none)")
-    trained = import_module("pipeline.train").is_complete(config, folder)
-    changed = changed_data(folder) if trained else []
-    if changed:
-        return State(False, f"to do: {', '.join(changed)} changed since the training")
-    if stage == "train":
-        return State(trained, "complete" if trained else _progress(folder))
-    return State(trained, "complete" if trained else "to do or cached")
+        return dict.fromkeys(("prepare", "train"), State(True, "not needed (tuning: none)"))
+    if not is_complete(config, folder):
+        return {"prepare": State(False, "to do or cached"), "train": State(False, _progress(folder))}
+    changed = changed_data(folder)
+    words = f"to do: {', '.join(changed)} changed since the training" if changed else "complete"
+    return dict.fromkeys(("prepare", "train"), State(not changed, words))
 
 
 def changed_data(folder: RunFolder) -> list[str]:
@@ -105,11 +115,16 @@ def run_missing(
     tell: Tell,
     stages: tuple[Stage, ...] | None = None,
     processes: int = 1,
+    resume: Path | None = None,
 ) -> None:
     """Run the incomplete ones of `stages` (default: all this run needs), saying of each what happens.
 
     Args:
         processes: that share each stage.
+        resume: a checkpoint that the training goes on from, in place of the newest.
+
+    Raises:
+        UserError: `resume`, but the training is complete.
     """
     with exclusive(folder, tell):
         _remove_leftovers(folder)
@@ -120,14 +135,18 @@ def run_missing(
             found = state(stage, config, folder)
             if stage == "train" and not found.complete:
                 _check_tasks(config)
+            if found.complete and stage == "train" and resume:
+                raise UserError(f"--resume: {folder.root} is trained already; to train it anew, remove its train/")
             if found.complete:
                 tell(f"{stage}: {found.words}, skipped" if "complete" in found.words else f"{stage}: {found.words}")
                 continue
             if stage == "train" and (processes > 1 or config.training.zero.stage):
                 _write_versions(folder)
-                import_module("pipeline.train.spawn").train_in_processes(folder, processes)
+                import_module("pipeline.train.spawn").train_in_processes(folder, processes, resume)
             else:
-                run_stage(stage, config, folder, **({"processes": processes} if stage != "train" else {}))
+                run_stage(
+                    stage, config, folder, **({"resume": resume} if stage == "train" else {"processes": processes})
+                )
             gc.collect()  # accelerate's wrappers hold the model in a cycle: the next stage needs its memory
         if all(state(stage, config, folder).complete for stage in stages_of(config)):
             folder.failure.unlink(missing_ok=True)  # the record of an earlier attempt

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from pipeline.versions import installed
 
 EVALUATION_VERSION = 2
 """Raised when scoring changes so that earlier results no longer count."""
-MODEL_FILES = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.model", "*.txt")
-"""Names of the files of a model folder that scores depend on."""
+MODEL_FILES = (".safetensors", ".bin", ".json", ".jinja", ".model", ".txt")
+"""Endings of the files of a model folder that scores depend on."""
+LINE_END = "\n"
 SETTINGS = {"limit", "max_length", "add_bos", "chat_template", "system_prompt"}
 """Keys of the configuration that scores of all tasks depend on."""
 
@@ -32,19 +34,22 @@ def model_fingerprint(config: RunConfig, folder: RunFolder) -> str:
     Raises:
         StageError: the run has no trained model yet.
     """
-    trained = config.tuning.kind != "none"
-    if trained and not any(folder.model.glob("*.safetensors")):
+    trained = _model_files(folder.model) if config.tuning.kind != "none" else {}
+    if config.tuning.kind != "none" and not any(name.endswith(".safetensors") for name in trained):
         raise StageError(f"{folder.model}: no trained model is there to be evaluated; train the run first")
     return digest({
         "run": signature(config),
         "base": _model_files(Path(config.model.name)),
-        "trained": _model_files(folder.model) if trained else {},
+        "trained": trained,
     })  # fmt: skip
 
 
 def _model_files(folder: Path) -> dict[str, str]:
-    files = sorted(file for kind in MODEL_FILES for file in folder.glob(kind))
-    return {file.name: content_hash(file) for file in files}
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return {name: content_hash(folder / name) for name in names if name.endswith(MODEL_FILES)}
 
 
 def evaluation_signature(task: str, config: RunConfig, model: str) -> str:
@@ -64,6 +69,7 @@ def evaluation_signature(task: str, config: RunConfig, model: str) -> str:
     })  # fmt: skip
 
 
+@cache
 def own_hash(task: str) -> str | None:
     """Identity of the template that a task of ours uses; None for one of the harness."""
     return template_hash(template_of(task)) if task in TASKS else None
@@ -132,11 +138,9 @@ def is_finished(folder: RunFolder, task: str, expected: str) -> bool:
 def whole_lines(path: Path) -> int | None:
     """Number of JSON lines of a file; None when it is absent or a line is not whole."""
     try:
-        with path.open(encoding="utf-8") as file:
-            return sum(1 for line in file if isinstance(json.loads(line), dict) or _raise(path))
+        lines = path.read_text(encoding="utf-8").removesuffix("\n")
+        rows = json.loads(f"[{lines.replace(LINE_END, ',')}]")  # in one go: line by line takes twice the time
     except (OSError, ValueError):
         return None
-
-
-def _raise(path: Path) -> bool:
-    raise ValueError(path)
+    count = lines.count(LINE_END) + 1 if lines else 0
+    return count if len(rows) == count and all(isinstance(row, dict) for row in rows) else None

@@ -11,12 +11,13 @@ from pipeline.prepare.config import DataConfig, Form, SourceConfig
 from pipeline.prepare.example import Example, Rendered
 from pipeline.prepare.filters import Filters
 from pipeline.prepare.fingerprints import columns_for, digest_of, signatures
-from pipeline.prepare.forms import FORMS, rename
+from pipeline.prepare.forms import FORMS
 from pipeline.prepare.piece import Piece, Reject, batch_of
 from pipeline.prepare.reading import NamedRecord
 from pipeline.prepare.record import Fault
 from pipeline.prepare.templates import render
 from pipeline.prepare.tokens import Tokens, check_tokens, encode, hopelessly_long
+from pipeline.prepare.turns import learnt, names_of
 from pipeline.prepare.words import texts_of
 
 
@@ -26,7 +27,7 @@ class Sample:
 
     name: str
     place: int
-    """In its chunk."""
+    """Among the rows that its chunk makes."""
     example: Example
     text: Rendered
     overlap: str | None
@@ -49,24 +50,34 @@ class ChunkPreparer:
     def __call__(self, chunk: Sequence[NamedRecord]) -> Piece:
         rejects: list[Reject] = []
         samples: list[Sample] = []
-        for place, row in enumerate(chunk):
+        read = [one for row in chunk for one in self._read(row)]
+        for place, (name, example) in enumerate(read):
             try:
-                example, text = self._render(row)
+                if isinstance(example, Fault):
+                    raise example
+                text = render(example, self.data.template, self.tokenizer)
             except Fault as fault:
-                rejects.append(Reject.of(row.name, fault, place, dropped=False))
+                rejects.append(Reject.of(name, fault, place, dropped=False))
                 continue
             try:
-                samples.append(self._sample(row.name, place, example, text))
+                samples.append(self._sample(name, place, example, text))
             except Fault as fault:
-                rejects.append(Reject.of(row.name, fault, place, dropped=True))
-        return self._tokenise(samples, rejects, len(chunk))
+                rejects.append(Reject.of(name, fault, place, dropped=True))
+        return self._tokenise(samples, rejects, len(read))
 
-    def _render(self, row: NamedRecord) -> tuple[Example, Rendered]:
+    def _read(self, row: NamedRecord) -> list[tuple[str, Example | Fault]]:
+        """What the row makes, with names: examples, or why there is none."""
+        try:
+            examples = learnt(self._example(row), self.data.turns)
+        except Fault as fault:
+            return [(row.name, fault)]
+        return list(zip(names_of(row.name, len(examples)), examples, strict=True))
+
+    def _example(self, row: NamedRecord) -> Example:
         if row.record.fault or row.record.values is None:
             raise row.record.fault or Fault("not an object")
-        form, source = self.sources[row.source]
-        example = FORMS[form].read(rename(row.record.values, source.columns))
-        return example, render(example, self.data.template, self.tokenizer)
+        form, _ = self.sources[row.source]
+        return FORMS[form].read(row.record.values)
 
     def _sample(self, name: str, place: int, example: Example, text: Rendered) -> Sample:
         if hopelessly_long(text, self.data.max_tokens, self.tokenizer):

@@ -7,23 +7,49 @@ from pydantic import Field
 from pipeline.prepare.filter_config import FiltersConfig
 from pipeline.schema import Schema
 
-Form = Literal["auto", "alpaca", "prompt_completion", "messages", "sharegpt", "question_choices"]
+Form = Literal[
+    "auto", "alpaca", "prompt_completion", "messages", "sharegpt", "tree", "preference", "completions",
+    "question_choices",
+]  # fmt: skip
+
+Turns = Literal["last", "each"]
 
 
 class SourceConfig(Schema):
     """One source of instruction data."""
 
     path: str
-    """A local file (.json, .jsonl, .jsonl.gz, .csv, .parquet, .arrow), a saved data set folder, or a hub id."""
+    """A local file (.json, .jsonl, .csv, .tsv, .parquet, .arrow, .txt, also .gz or .zst), a zip archive of such files,
+    a glob, a saved data set folder, a folder with `files`, or a hub id."""
+    files: str | None = None
+    """Pattern of the files to read within a folder or zip archive; a zip archive's default is all."""
     form: Form = "auto"
     split: str = "train"
     """Split of a hub data set or saved data set folder; local files are one split."""
     subset: str | None = None
     """Configuration name of a hub data set, e.g. ARC-Challenge."""
+    header: tuple[str, ...] = ()
+    """Names of the columns of CSV and TSV files that have no header line."""
+    lines: Annotated[int, Field(ge=1)] = 1
+    """Lines that make one row of a .txt file."""
+    labels: str | None = None
+    """A file with one answer a line, the n-th for the n-th row: a path, or a name within the zip archive."""
     columns: dict[str, str] = {}
-    """Field of the form -> column of the file, where they differ (e.g. question: goal)."""
+    """Field of the form -> column of the file, a place within one (doc.question), or a Jinja text over the columns."""
+    constants: dict[str, str] = {}
+    """Field of the form -> the value that it has in every row."""
+    answered_by: str | None = None
+    """Of the form `completions`: only those by this model; otherwise the one with the best score."""
+    unique: str | None = None
+    """Column or place of which each value is used once, in its first row."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """At most this many rows, the first ones in file order."""
+    count: Annotated[int, Field(ge=1)] | None = None
+    """Exactly this many rows, drawn by `seed`; where there are fewer, all are repeated."""
+    weight: Annotated[float, Field(gt=0)] | None = None
+    """Share in a mix, relative to the other sources' weights; the mix is the largest without a repeated row."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Of the choice of rows for `count` and `weight`."""
 
 
 class DataConfig(Schema):
@@ -33,6 +59,8 @@ class DataConfig(Schema):
     template: Literal["paper", "cot", "chat"] = "paper"
     """`paper`: the templates of Bitune's appendix; `cot`: the same prompts, answered with
     reasoning and then the answer; `chat`: the model's own chat template."""
+    turns: Turns = "last"
+    """Which answers of a conversation are learnt: the last, or each in a row of its own."""
     max_tokens: Annotated[int, Field(ge=2)] = 512
     """Rows with more tokens (prompt + answer + EOS) are dropped and counted, never cut."""
     filters: FiltersConfig = FiltersConfig()

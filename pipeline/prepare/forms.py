@@ -1,6 +1,6 @@
 """Forms: how a row's columns become the fields that a template needs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ from pipeline.prepare.conversations import read_messages, read_sharegpt
 from pipeline.prepare.example import Example as Example
 from pipeline.prepare.example import Turn as Turn
 from pipeline.prepare.example import text_of
+from pipeline.prepare.preferences import read_completions, read_prompt, read_tree
 from pipeline.prepare.record import Fault
+from pipeline.prepare.sandbox import compile_text, is_template
 
 
 def _alpaca(row: dict[str, Any]) -> Example:
@@ -31,10 +33,6 @@ def _pairs(history: Any) -> tuple[Turn, ...]:
         for pair in pairs
         for turn in (Turn("user", text_of(pair, "question")), Turn("assistant", text_of(pair, "answer")))
     )
-
-
-def _prompt_completion(row: dict[str, Any]) -> Example:
-    return Example(text_of(row, "prompt"), text_of(row, "completion"))
 
 
 def _question_choices(row: dict[str, Any]) -> Example:
@@ -57,6 +55,10 @@ def _looks_like_question(row: dict[str, Any]) -> bool:
     return bool({"question", "goal"} & row.keys()) and ("answer" in row or has_choices(row))
 
 
+def _looks_like_tree(row: dict[str, Any]) -> bool:
+    return isinstance(row.get("prompt"), dict) and "replies" in row["prompt"]
+
+
 @dataclass(frozen=True)
 class FormReader:
     """A form: how to tell it, how to read it, and the fields that `columns:` may name."""
@@ -69,22 +71,20 @@ class FormReader:
 FORMS: dict[Form, FormReader] = {
     "alpaca": FormReader(lambda row: row.keys() >= {"instruction", "output"}, _alpaca,
                          ("instruction", "input", "output", "system", "history")),
-    "prompt_completion": FormReader(lambda row: row.keys() >= {"prompt", "completion"}, _prompt_completion,
-                                    ("prompt", "completion")),
+    "prompt_completion": FormReader(lambda row: row.keys() >= {"prompt", "completion"},
+                                    lambda row: read_prompt(row, "completion"),
+                                    ("prompt", "completion", "system", "tools")),
     "messages": FormReader(lambda row: "messages" in row, read_messages, ("messages", "tools")),
     "sharegpt": FormReader(lambda row: "conversations" in row, read_sharegpt, ("conversations", "system", "tools")),
+    "tree": FormReader(_looks_like_tree, read_tree, ("prompt",)),
+    "preference": FormReader(lambda row: row.keys() >= {"chosen", "rejected"}, lambda row: read_prompt(row, "chosen"),
+                             ("prompt", "chosen", "rejected", "system", "tools")),
+    "completions": FormReader(lambda row: row.keys() >= {"instruction", "completions"}, read_completions,
+                              ("instruction", "completions")),
     "question_choices": FormReader(_looks_like_question, _question_choices,
                                    ("question", "context", "choices", "answer", "reasoning")),
 }  # fmt: skip
 """A new form is one more entry."""
-
-
-def rename(row: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    """The row with the fields of `columns` (field -> column) taken from their columns."""
-    if not columns:
-        return row
-    kept = {name: value for name, value in row.items() if name not in columns and name not in columns.values()}
-    return {**kept, **{field: row[column] for field, column in columns.items() if column in row}}
 
 
 def check_columns(config: SourceConfig) -> None:
@@ -95,9 +95,17 @@ def check_columns(config: SourceConfig) -> None:
     """
     forms = list(FORMS) if config.form == "auto" else [config.form]
     allowed = sorted({field for form in forms for field in FORMS[form].fields})
-    for field in config.columns:
-        if field not in allowed:
-            raise UserError(f"{config.path}: columns.{field}: not a field of form {config.form} ({', '.join(allowed)})")
+    for key, fields in (("columns", config.columns), ("constants", config.constants)):
+        for field in fields:
+            if field not in allowed:
+                raise UserError(
+                    f"{config.path}: {key}.{field}: not a field of form {config.form} ({', '.join(allowed)})"
+                )
+    for field, origin in config.columns.items():
+        if is_template(origin):
+            compile_text(origin, f"{config.path}: columns.{field}")
+    if config.answered_by is not None and config.form not in ("auto", "completions"):
+        raise UserError(f"{config.path}: answered_by: is of form completions, not {config.form}")
 
 
 def detect_form(rows: list[dict[str, Any]], path: str) -> Form:

@@ -36,12 +36,11 @@ def prepared_key(
     Args:
         content: `tokenizer_hash(tokenizer)`, which takes as long as preparing thousands of rows.
     """
+    turns = {} if data.turns == "last" else {"turns": data.turns}  # a younger key: others keep their rows
     return digest({
+        **turns,
         "version": PREPARE_VERSION,
-        "sources": [
-            [source.label, source.content, source.config.form, source.config.columns, source.config.limit]
-            for source in sources
-        ],
+        "sources": [source.identity for source in sources],
         "template": template_hash(data.template, tokenizer),
         "tokenizer": content,
         "max_tokens": data.max_tokens,

@@ -1,99 +1,167 @@
 """Readers of text files: JSON, JSON lines and delimited text, row by row with line numbers."""
 
 import csv
-import gzip
+import io
 import json
 import re
-import zlib
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from pipeline.errors import UserError
+from pipeline.prepare.containers import DAMAGES, DataFile, damage
 from pipeline.prepare.record import Fault, Record, check_text
 
 FIELD_LIMIT = 2**31 - 1
 """Characters in one CSV field; Python's own limit of 131,072 is shorter than some documents."""
+LINE_LIMIT = 2**26
+"""Bytes in a line of JSON lines or text; a longer one is set aside without being held in memory."""
+BROKEN = "broken CSV"
+UNCLOSED = "a quote that is never closed: what follows it can't be read"
 
 
-def read_json(path: Path) -> Iterator[Record]:
+def read_json(file: DataFile) -> Iterator[Record]:
     """A JSON list of objects. A file that starts otherwise is read as JSON lines.
 
-    Raises:
-        UserError: the list is broken, since no row behind the fault can be told from its parts.
+    A broken row can't be told from those behind it: it is a fault, and the last record.
     """
-    text = path.read_bytes().decode("utf-8", errors="surrogateescape").removeprefix("\ufeff")
-    if text.lstrip()[:1] != "[":
-        yield from read_json_lines(path)
+    with file.open() as opened:
+        start = opened.read(4096) if file.plain else b""
+    if file.plain and start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b""):
+        yield from read_json_lines(file)
         return
+    content, fault = file.read()
+    text = content.decode("utf-8", errors="surrogateescape").removeprefix("\ufeff")
+    if text.lstrip()[:1] == "[":
+        yield from _list(text, fault)
+    else:
+        yield from _json_lines(io.BytesIO(content), fault)
+
+
+def _list(text: str, fault: Fault | None) -> Iterator[Record]:
     position, line, counted = text.index("[") + 1, 1, 0
     while (position := _skip_space(text, position)) < len(text) and text[position] != "]":
         line, counted = line + text.count("\n", counted, position), position
         try:
             value, position = _DECODER.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}: the row at line {line} is not valid JSON ({_short(error)})") from None
+            yield Record(line, None, fault or Fault("broken JSON: the list can't be read on", _short(error)))
+            return
         yield _record(line, value)
         position = _skip_space(text, position)
-        if text[position : position + 1] not in (",", "]"):
-            raise UserError(f"{path}: the row at line {line} is followed by neither a comma nor the list's end")
-        position += text[position] == ","
+        if text[position : position + 1] not in (",", "]", ""):
+            yield Record(line, None, Fault("broken JSON: the list can't be read on", "no comma behind this row"))
+            return
+        position += text[position : position + 1] == ","
     if text[position:].strip() != "]":
-        raise UserError(f"{path}: the list of rows is not closed, or something follows it")
+        line += text.count("\n", counted)
+        yield Record(line, None, fault or Fault("the list of rows is not closed, or something follows it"))
 
 
-def read_json_lines(path: Path) -> Iterator[Record]:
-    """One JSON object per line, plain or gzipped (`.gz`). Blank lines are no rows.
+def read_json_lines(file: DataFile) -> Iterator[Record]:
+    """One JSON object per line. Blank lines are no rows. Damaged compression is a fault, and the last record."""
+    with file.open() as opened:
+        yield from _json_lines(opened)
 
-    Raises:
-        UserError: compressed data is damaged or cut off, since the rows behind can't even be counted.
-    """
+
+def _json_lines(file: BinaryIO, fault: Fault | None = None) -> Iterator[Record]:
+    for number, raw in _lines(file, fault):
+        if isinstance(raw, Fault):
+            yield Record(number, None, raw)
+            continue
+        content = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+        if content.strip():
+            yield _parse_line(number, content)
+
+
+def read_text_lines(file: DataFile, lines: int = 1) -> Iterator[Record]:
+    """Rows {text} of so many lines each; the last row may be shorter. Blank rows are no rows."""
+    with file.open() as opened:
+        block: list[bytes] = []
+        number = 0
+        for number, raw in _lines(opened):
+            if isinstance(raw, Fault):
+                yield Record(number, None, raw)
+                block = []
+                continue
+            block.append(raw)
+            if len(block) == lines:
+                yield from _text_row(number - lines + 1, block)
+                block = []
+        if block:
+            yield from _text_row(number - len(block) + 1, block)
+
+
+def _text_row(number: int, block: list[bytes]) -> Iterator[Record]:
+    content = b"".join(block)
+    if not content.strip():
+        return
+    try:
+        yield Record(number, {"text": content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n")})
+    except UnicodeDecodeError as error:
+        yield Record(number, None, Fault("not UTF-8", f"byte {error.start + 1} of the row"))
+
+
+def _lines(file: BinaryIO, fault: Fault | None = None) -> Iterator[tuple[int, bytes | Fault]]:
+    """Lines with their numbers, too long ones as faults; a damage is the last."""
     number = 0
     try:
-        with _open(path) as file:
-            for number, raw in enumerate(file, start=1):
-                content = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                if content.strip():
-                    yield _parse_line(number, content)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: the compressed data is damaged or cut off after line {number} ({error})") from None
+        while raw := file.readline(LINE_LIMIT):
+            number += 1
+            if len(raw) == LINE_LIMIT and not raw.endswith(b"\n"):
+                while (more := file.readline(LINE_LIMIT)) and not more.endswith(b"\n"):
+                    pass
+                yield number, Fault("absurdly long line", f"more than {LINE_LIMIT // 2**20} MiB")
+            else:
+                yield number, raw
+    except DAMAGES as error:
+        fault = damage(error)
+    if fault:
+        yield number + 1, fault
 
 
-def read_delimited(path: Path, delimiter: str) -> Iterator[Record]:
-    """CSV or TSV with a header line. Missing values are empty strings.
+def read_delimited(file: DataFile, delimiter: str, names: Sequence[str] = ()) -> Iterator[Record]:
+    """CSV or TSV, with a header line unless the columns' names are given. Missing values are empty strings.
+
+    A quote that is never closed swallows what follows: it is a fault, and the last record.
 
     Raises:
-        UserError: no usable header, or a quote that is never closed (it swallows the rest of the file).
+        UserError: no usable header.
     """
     csv.field_size_limit(FIELD_LIMIT)
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
-        header: list[str] | None = None
-        while (line := reader.line_num + 1) and (fields := _next_fields(reader, path, line)) is not None:
+    with file.open() as opened:
+        text = io.TextIOWrapper(opened, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        reader = csv.reader(text, delimiter=delimiter, strict=True)
+        header = list(names) or None
+        while (line := reader.line_num + 1) and (fields := _next_fields(reader)) is not None:
             if isinstance(fields, list) and not fields:
                 continue
             if header is None:
-                header = _header(fields, path)
+                header = _header(fields, file.shown)
                 continue
             yield _delimited_record(line, header, fields)
+            if isinstance(fields, Fault) and fields.reason != BROKEN:
+                return
 
 
-def _next_fields(reader: Any, path: Path, line: int) -> list[str] | Fault | None:
+def _next_fields(reader: Any) -> list[str] | Fault | None:
     try:
         return list(next(reader))
     except StopIteration:
         return None
     except csv.Error as error:
-        if "unexpected end of data" in str(error):
-            raise UserError(f"{path}: a quote opened in the row at line {line} is never closed") from None
-        return Fault("broken CSV", str(error))
+        return Fault(UNCLOSED if "unexpected end of data" in str(error) else BROKEN, str(error))
+    except DAMAGES as error:
+        return damage(error)
 
 
-def _header(fields: list[str] | Fault, path: Path) -> list[str]:
+def _header(fields: list[str] | Fault, shown: str) -> list[str]:
     if isinstance(fields, Fault):
-        raise UserError(f"{path}: the header line is broken ({fields.detail})")
+        raise UserError(f"{shown}: the header line is broken ({fields.reason}: {fields.detail})")
     if len(set(fields)) < len(fields) or not all(name.strip() for name in fields):
-        raise UserError(f"{path}: the header line must name every column once, not {', '.join(map(repr, fields))}")
+        raise UserError(
+            f"{shown}: the header line must name every column once, not {', '.join(map(repr, fields))[:300]} "
+            "(a file without one needs `header: [name, ...]`)"
+        )
     return fields
 
 
@@ -103,10 +171,6 @@ def _delimited_record(line: int, header: list[str], fields: list[str] | Fault) -
     if isinstance(fields, Fault):
         return Record(line, None, fields)
     return _record(line, dict(zip(header, fields, strict=True)))
-
-
-def _open(path: Path) -> BinaryIO:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
 def _skip_space(text: str, position: int) -> int:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from pipeline.errors import UserError
 from pipeline.prepare.config import Form
-from pipeline.prepare.forms import detect_form, rename
+from pipeline.prepare.forms import detect_form
 from pipeline.prepare.record import Record
 from pipeline.prepare.sources import Source
 
@@ -64,7 +64,7 @@ def chunks(items: Iterable[Item], size: int = CHUNK) -> Iterator[list[Item]]:
 
 
 def _detect(source: Source, head: list[Record]) -> Form:
-    rows = [rename(record.values, source.config.columns) for record in head if record.values is not None]
+    rows = [record.values for record in head if record.values is not None]
     if head and not rows:
         raise UserError(f"{source.config.path}: no row can be read; the first, at line {head[0].line}: {head[0].fault}")
     return detect_form(rows, source.config.path)
@@ -72,8 +72,9 @@ def _detect(source: Source, head: list[Record]) -> Form:
 
 def _name(label: str, records: Iterable[Record]) -> Iterator[tuple[str, Record]]:
     """Each row's unique name, `label:line`; further rows on one line (JSON without line breaks) are counted on."""
-    line, count = 0, 0
+    last, count = "", 0
     for record in records:
-        count = count + 1 if record.line == line else 1
-        line = record.line
-        yield f"{label}:{line}" + (f"/{count}" if count > 1 else ""), record
+        name = f"{label}/{record.file}:{record.line}" if record.file else f"{label}:{record.line}"
+        count = count + 1 if name == last else 1
+        last = name
+        yield name + (f"/{count}" if count > 1 else ""), record

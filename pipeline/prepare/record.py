@@ -24,6 +24,8 @@ class Record:
     """First line of the row in a text file, counted from 1; number of the row in a binary file."""
     values: dict[str, Any] | None
     fault: Fault | None = None
+    file: str = ""
+    """Its file, where the source has several."""
 
 
 def check_text(value: Any) -> None:

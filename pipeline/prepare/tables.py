@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,40 +11,66 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import UserError
+from pipeline.prepare.containers import DataFile
 from pipeline.prepare.readers import check_row
 from pipeline.prepare.record import Fault, Record
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def read_parquet(path: Path) -> Iterator[Record]:
-    """Rows of a Parquet file.
+def read_parquet(file: DataFile) -> Iterator[Record]:
+    """Rows of a Parquet file, up to a damage.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: nothing of the file can be read.
     """
-    try:
-        with pq.ParquetFile(path) as file:
-            yield from _rows(file.iter_batches(batch_size=1000))
-    except pa.ArrowException as error:
-        raise _damaged(path, "Parquet", error) from None
+    with _reading(file, "Parquet") as opened, pq.ParquetFile(opened) as table:
+        yield from _until_damage(table.iter_batches(batch_size=1000), file, "Parquet")
 
 
-def read_arrow(path: Path) -> Iterator[Record]:
-    """Rows of an Arrow file, in the stream form (as `datasets` writes it) or the file form.
+def read_arrow(file: DataFile) -> Iterator[Record]:
+    """Rows of an Arrow file, in the stream form (as `datasets` writes it) or the file form, up to a damage.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: nothing of the file can be read.
     """
+    with _reading(file, "Arrow") as opened:
+        start = opened.read(6)
+        opened.seek(0)
+        if start == b"ARROW1":
+            reader = pa.ipc.open_file(opened)
+            batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
+        else:
+            batches = iter(pa.ipc.open_stream(opened))
+        yield from _until_damage(batches, file, "Arrow")
+
+
+@contextmanager
+def _reading(file: DataFile, kind: str) -> Iterator[Any]:
+    """The file as Arrow reads it: mapped into memory, or unpacked there."""
     try:
-        with pa.memory_map(str(path)) as file:
-            if path.open("rb").read(6) == b"ARROW1":
-                reader = pa.ipc.open_file(file)
-                yield from _rows(reader.get_batch(index) for index in range(reader.num_record_batches))
-            else:
-                yield from _rows(pa.ipc.open_stream(file))
+        if file.plain:
+            with pa.memory_map(str(file.path)) as opened:
+                yield opened
+        else:
+            content, fault = file.read()
+            if fault:
+                raise UserError(f"{file.shown}: {fault}")
+            yield pa.BufferReader(content)
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(path, "Arrow", error) from None
+        raise _damaged(file.shown, kind, error) from None
+
+
+def _until_damage(batches: Iterator[pa.RecordBatch], file: DataFile, kind: str) -> Iterator[Record]:
+    read = 0
+    try:
+        for record in _rows(batches):
+            read = record.line
+            yield record
+    except (pa.ArrowException, OSError) as error:
+        if not read:
+            raise _damaged(file.shown, kind, error) from None
+        yield Record(read + 1, None, Fault(f"not a whole {kind} file: cut off or damaged", _first_line(error)))
 
 
 def read_dataset(dataset: datasets.Dataset) -> Iterator[Record]:
@@ -80,10 +107,9 @@ def load_hub(name: str, subset: str | None, split: str) -> datasets.Dataset:
     try:
         return datasets.load_dataset(name, name=subset, split=split)
     except Exception as error:  # network, missing name, unknown subset or split: each has its own class
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
         what = f"{name} (subset {subset}, split {split})" if subset else f"{name} (split {split})"
         where = "the folder can't be loaded" if Path(name).is_dir() else "no local file, and the hub did not give it"
-        raise UserError(f"{what}: {where}: {first}") from None
+        raise UserError(f"{what}: {where}: {_first_line(error)}") from None
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
@@ -119,6 +145,9 @@ def _record(line: int, values: Any) -> Record:
     return Record(line, values)
 
 
-def _damaged(path: Path, kind: str, error: Exception) -> UserError:
-    first = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return UserError(f"{path}: is not a whole {kind} ({first})")
+def _damaged(shown: Path | str, kind: str, error: Exception) -> UserError:
+    return UserError(f"{shown}: is not a whole {kind} ({_first_line(error)})")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -1,5 +1,7 @@
 """The sentence under a table: what was measured, over how many seeds, on how many documents."""
 
+from collections import defaultdict
+
 from pipeline.report.comparison import CONFIDENCE, SIGNIFICANCE, Comparison
 from pipeline.report.cost import COSTS, PREFIX
 from pipeline.report.entry import NOISE, Column, Entry, Row, Table
@@ -66,14 +68,20 @@ def _seeds(table: Table, layout: Layout) -> str:
 
 def _counts(rows: list[Row]) -> dict[int, list[str]]:
     """n -> names: a row's where it has one n in all blocks, else a block's, else both."""
-    uniform = {row.name for row in rows if len({_planned(other) for other in rows if other.name == row.name}) == 1}
-    counts: dict[int, list[str]] = {}
+    by_name: dict[str, set[int]] = defaultdict(set)
+    by_group: dict[str, set[int]] = defaultdict(set)
     for row in rows:
-        block = {_planned(other) for other in rows if other.group == row.group and other.name not in uniform}
+        by_name[row.name].add(_planned(row))
+    uniform = {name for name, found in by_name.items() if len(found) == 1}
+    for row in rows:
+        if row.name not in uniform:
+            by_group[row.group].add(_planned(row))
+    counts: dict[int, dict[str, None]] = defaultdict(dict)
+    for row in rows:
+        block = by_group[row.group]
         name = row.name if row.name in uniform else row.group if len(block) == 1 else f"{row.group} {row.name}"
-        names = counts.setdefault(_planned(row), [])
-        names += [name] if name not in names else []
-    return counts
+        counts[_planned(row)][name] = None
+    return {count: list(names) for count, names in counts.items()}
 
 
 def _has_intervals(layout: Layout) -> bool:

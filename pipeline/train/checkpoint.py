@@ -99,6 +99,8 @@ class Checkpoints:
             StageError: it is absent, torn or damaged, or belongs to another run.
         """
         try:
+            if not path.is_dir():
+                raise Damaged("there is no such folder")
             manifest = self._verified(path)
         except Damaged as damage:
             raise shared(StageError(f"{path}: {damage}")) from None
@@ -155,17 +157,17 @@ class Checkpoints:
                     )
                 )
 
-    def clean(self, last_good: Checkpoint | None) -> None:
-        """Remove what killed saves left behind, and the damaged checkpoints newer than the one resumed from.
+    def clean(self, start: Checkpoint | None) -> list[Path]:
+        """Remove what killed saves left behind, and the checkpoints newer than the one resumed from, damaged or not.
 
-        Those must go: rotation counts by step, and would keep them in place of good ones.
+        Those must go: rotation counts by step, and would keep them in place of those to come. Returns which went.
         """
         for stray in self.folder.glob(".*"):
             shutil.rmtree(stray)
-        for path in _newest_first(self.folder):
-            if last_good is not None and path.name == last_good.path.name:
-                break
+        newer = [path for path in _newest_first(self.folder) if start is None or _step(path) > start.step]
+        for path in newer:
             _remove(path)
+        return newer
 
     def remove_all(self) -> None:
         """The run is complete: its model is saved."""
@@ -174,7 +176,11 @@ class Checkpoints:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*"), key=lambda path: (len(path.name), path.name), reverse=True)
+    return sorted(folder.glob("step-*"), key=_step, reverse=True)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def _remove(path: Path) -> None:

@@ -13,7 +13,7 @@ from pipeline.errors import StageError
 from pipeline.model import DualBranch
 from pipeline.run_folder import RunFolder
 from pipeline.train.batches import PreparedRows, SampleOrder
-from pipeline.train.checkpoint import Checkpoints
+from pipeline.train.checkpoint import Checkpoint, Checkpoints
 from pipeline.train.engine import Engine, Update
 from pipeline.train.metrics import MetricsLog, NoMetrics
 from pipeline.train.partitions import ShardedState
@@ -73,16 +73,18 @@ class TrainingLoop:
     def position(self) -> Position:
         return self.state.position
 
-    def resume(self) -> None:
-        """Go on from the newest complete checkpoint, if there is one; say which were skipped and why."""
-        checkpoint, skipped = self.checkpoints.latest()
+    def resume(self, chosen: Checkpoint | None = None) -> None:
+        """Go on from a verified checkpoint, or the newest complete one, if any; say which were skipped and why."""
+        checkpoint, skipped = (chosen, []) if chosen else self.checkpoints.latest()
         for message in skipped if self.ranks.is_main else ():
             say(f"checkpoint skipped and removed: {message}")
         if checkpoint:
             self.ranks.together(lambda: self.state.read(checkpoint.path))
             if self.ranks.is_main:
                 say(f"resumed after step {checkpoint.step} of {self.total_steps}, from {checkpoint.path}")
-        self.ranks.first(lambda: self.checkpoints.clean(checkpoint))
+        removed = self.ranks.first(lambda: self.checkpoints.clean(checkpoint))
+        if chosen and removed and self.ranks.is_main:
+            say(f"newer checkpoints removed, to be made again: {', '.join(path.name for path in removed)}")
 
     def run(self, signals: StopSignals | None = None) -> None:
         """Update until the last step, or until one of `signals`; by default, those that come from here on.

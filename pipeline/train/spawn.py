@@ -26,7 +26,7 @@ SECONDS_TO_FOLLOW = 15.0
 """How long processes may go on when one of them has failed."""
 
 
-def train_in_processes(folder: RunFolder, count: int) -> None:
+def train_in_processes(folder: RunFolder, count: int, resume: Path | None = None) -> None:
     """Train the run of a folder in `count` processes, one a GPU, and wait. Signals are handed on to all of them.
 
     Raises:
@@ -34,7 +34,7 @@ def train_in_processes(folder: RunFolder, count: int) -> None:
     """
     folder.failure.unlink(missing_ok=True)
     port = _free_port()
-    processes = [_start(folder.config, rank, count, port) for rank in range(count)]
+    processes = [_start(folder.config, rank, count, port, resume) for rank in range(count)]
     previous = {number: signal.signal(number, lambda n, _: _send(processes, n)) for number in SIGNALS}
     try:
         status = _wait(processes)
@@ -46,7 +46,7 @@ def train_in_processes(folder: RunFolder, count: int) -> None:
         raise _error(status, folder)
 
 
-def _start(config: Path, rank: int, count: int, port: int) -> subprocess.Popen[bytes]:
+def _start(config: Path, rank: int, count: int, port: int, resume: Path | None) -> subprocess.Popen[bytes]:
     code = str(Path(__file__).resolve().parents[2])
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count))}
     own = {
@@ -59,7 +59,14 @@ def _start(config: Path, rank: int, count: int, port: int) -> subprocess.Popen[b
         PARENT: str(os.getpid()),
         "PYTHONPATH": os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH", "")])),
     }
-    command = [sys.executable, "-m", "pipeline.cli", "train", str(config)]
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline.cli",
+        "train",
+        str(config),
+        *(["--resume", str(resume)] if resume else []),
+    ]
     # A group of its own: Ctrl-C reaches the parent only, which hands on exactly one signal.
     return subprocess.Popen(command, env={**threads, **os.environ, **own}, process_group=0)
 
@@ -100,13 +107,13 @@ def _error(status: int, folder: RunFolder) -> UserError:
     return UserError(reason) if status == UserError.status else StageError(reason)
 
 
-def train_as_rank(config: RunConfig, folder: RunFolder, tell: Tell) -> int:
+def train_as_rank(config: RunConfig, folder: RunFolder, tell: Tell, resume: Path | None = None) -> int:
     """Take part in a run as the rank that the environment says; returns the exit status."""
     from pipeline.train.ranks import is_shared, leave
 
     is_main = rank_variables(os.environ).get("RANK", "0") == "0"
     try:
-        _train(config, folder, tell, is_owner=is_main and SPAWNED not in os.environ)
+        _train(config, folder, tell, is_main and SPAWNED not in os.environ, resume)
     except Exception as error:
         status = int(getattr(error, "status", StageError.status))
         if is_main or not is_shared(error):
@@ -116,13 +123,13 @@ def train_as_rank(config: RunConfig, folder: RunFolder, tell: Tell) -> int:
     return 0
 
 
-def _train(config: RunConfig, folder: RunFolder, tell: Tell, is_owner: bool) -> Any:
+def _train(config: RunConfig, folder: RunFolder, tell: Tell, is_owner: bool, resume: Path | None) -> Any:
     from pipeline.train.stage import train
 
     if not is_owner:
-        return train(config, folder)
+        return train(config, folder, resume)
     with exclusive(folder, tell):
-        return run_stage("train", config, folder)
+        return run_stage("train", config, folder, resume=resume)
 
 
 def _tell(error: Exception, status: int, folder: RunFolder, tell: Tell) -> None:

@@ -25,7 +25,7 @@ from pipeline.train.export import export
 from pipeline.train.loop import TrainingLoop
 from pipeline.train.memory import held_bytes
 from pipeline.train.progress import say
-from pipeline.train.ranks import Ranks, join
+from pipeline.train.ranks import Ranks, join, shared
 from pipeline.train.sharded import make_sharded_accelerator
 from pipeline.train.signals import StopSignals, deadline
 from pipeline.train.split import split
@@ -33,18 +33,22 @@ from pipeline.train.trained import groups
 from pipeline.versions import versions
 
 
-def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+def train(config: RunConfig, folder: RunFolder, resume: Path | None = None) -> dict[str, Any]:
     """Train the run, or go on from its newest checkpoint, or return the result it already has.
 
     Where the process was started as one of several (torchrun, srun, `dualtune train --processes`), all of them call
     this, and share the run.
+
+    Args:
+        resume: a checkpoint to go on from, in place of the newest.
 
     Returns:
         The content of train/result.json; {} for tuning.kind none, which trains nothing.
 
     Raises:
         UserError: bad data or configuration; the run was trained on data that have changed since.
-        StageError: NaN, full disk, out of memory. What was saved before stays valid.
+        StageError: NaN, full disk, out of memory; `resume` is damaged or of another run. What was saved before
+            stays valid.
         Interrupted: a signal or a deadline; the same call goes on from the checkpoint it saved.
     """
     if config.tuning.kind == "none":
@@ -55,18 +59,22 @@ def train(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     ranks = join(config.training.zero.stage > 0)
     grace = config.training.grace_seconds
     with StopSignals(grace, deadline(os.environ, grace), ranks) as signals:
-        return _train_or_find(config, folder, ranks, signals)
+        return _train_or_find(config, folder, ranks, signals, resume)
 
 
-def _train_or_find(config: RunConfig, folder: RunFolder, ranks: Ranks, signals: StopSignals) -> dict[str, Any]:
+def _train_or_find(
+    config: RunConfig, folder: RunFolder, ranks: Ranks, signals: StopSignals, resume: Path | None
+) -> dict[str, Any]:
     data = _data(config, folder, ranks, signals)
     check_length(config.model, data.manifest["tokens"]["per_row"]["max"])
     result = ranks.first(lambda: _earlier_result(config, folder, data))
+    if result is not None and resume:
+        raise shared(UserError(f"--resume: {folder.root} is trained already; to train it anew, remove its train/"))
     if result is not None:
         return result
     ranks.first(lambda: folder.create(config))
     try:
-        return _train(config, folder, data, ranks, signals)
+        return _train(config, folder, data, ranks, signals, resume)
     except torch.OutOfMemoryError as error:
         hint = "lower training.micro_batch_size, set model.gradient_checkpointing, or raise training.zero.stage"
         raise StageError(f"out of memory on the GPU: {hint}") from error
@@ -104,19 +112,26 @@ def _earlier_result(config: RunConfig, folder: RunFolder, data: PreparedData) ->
 
 
 def _train(
-    config: RunConfig, folder: RunFolder, data: PreparedData, ranks: Ranks, signals: StopSignals
+    config: RunConfig,
+    folder: RunFolder,
+    data: PreparedData,
+    ranks: Ranks,
+    signals: StopSignals,
+    resume: Path | None,
 ) -> dict[str, Any]:
     facts = {"signature": signature(config), "prepared_key": data.key}
     identity = {**facts, "processes": ranks.count, "zero_stage": config.training.zero.stage}
     checkpoints = Checkpoints(folder.checkpoints, identity, config.training.keep_checkpoints, ranks)
-    ranks.first(checkpoints.refuse_others)  # before anything large is read
+    start = checkpoints.chosen(resume) if resume else None  # before anything large is read
+    if start is None:
+        ranks.first(checkpoints.refuse_others)
     accelerator = make_sharded_accelerator(config.training, ranks) if config.training.zero.stage else None
     model = ranks.together(lambda: build_model(config.model, config.method, config.tuning, config.seed))
     rows, held_out = split(data, config.data.validation_fraction if config.data else 0.0)
     loop = TrainingLoop(config, folder, model, rows, checkpoints, ranks, accelerator, held_out)
     if ranks.is_main:
         say(_plan(loop, model))
-    loop.resume()
+    loop.resume(start)
     signals.check(f"before step {loop.position.step + 1}")
     loop.run(signals)
     best = loop.take_best() if config.training.export == "best" else None

@@ -46,7 +46,7 @@ def message(path: Path, overrides: Sequence[str] = ()) -> str:
         ({"learning_rate": 1}, "unknown key 'learning_rate', did you mean 'training.learning_rate'? (allowed here:"),
         ({"training": {"epoch": 3}}, "unknown key 'training.epoch', did you mean 'epochs'? (allowed here: batch_size,"),
         ({"data": {"sources": [{"path": "a", "colums": {}}]}},
-         "unknown key 'data.sources.0.colums', did you mean 'columns'? (allowed here: columns, form,"),
+         "unknown key 'data.sources.0.colums', did you mean 'columns'? (allowed here: answered_by, columns,"),
         ({"method": {"name": "mine", "branches": [{"patern": "causal"}]}}, "method.branches.0.pattern is missing"),
         ({"tuning": {"zzz": 1}}, "unknown key 'tuning.zzz' (allowed here: alpha, dropout, kind, rank, target_modules)"),
     ],

@@ -70,10 +70,11 @@ def test_failures_exit_with_1_and_are_recorded(
     status: int,
     words: str,
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise failure
 
-    monkeypatch.setattr(stages, "import_module", lambda name: type("Stage", (), {"is_complete": bool, "train": fail}))
+    module = type("Stage", (), {"is_complete": bool, "train": fail, "check_trackers": lambda *_: None})
+    monkeypatch.setattr(stages, "import_module", lambda name: module)
     monkeypatch.setattr(stages, "state", lambda *_: stages.State(False, "to do"))
     assert words in error_of(capsys, ["train", config], status)
     (folder,) = Path("runs").iterdir()

@@ -9,7 +9,8 @@ from prepare_inputs import DATA
 
 from pipeline.errors import UserError
 from pipeline.prepare.config import SourceConfig
-from pipeline.prepare.forms import FORMS, check_columns, detect_form, rename
+from pipeline.prepare.forms import FORMS, check_columns, detect_form
+from pipeline.prepare.mapping import map_row
 from pipeline.prepare.paper import paper_answers, paper_prompt, reasoned_answer
 from pipeline.prepare.record import Fault
 from pipeline.prepare.templates import template_hash
@@ -176,7 +177,8 @@ def test_a_bad_row_has_a_named_reason(form: Any, row: dict[str, Any], reason: st
 
 def test_columns_rename_and_hide_what_they_replace() -> None:
     row = {"question": "unused", "goal": "open it", "options": ["a", "b"], "gold": 1}
-    renamed = rename(row, {"question": "goal", "choices": "options", "answer": "gold"})
+    columns = {"question": "goal", "choices": "options", "answer": "gold"}
+    renamed = map_row(row, SourceConfig(path="x", columns=columns))
     assert renamed == {"question": "open it", "choices": ["a", "b"], "answer": 1}
     example = FORMS["question_choices"].read(renamed)
     assert (example.question, example.answer) == ("open it", "b")

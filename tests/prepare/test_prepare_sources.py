@@ -1,4 +1,4 @@
-"""Every file form reads the same rows; damage is named, with its place, and neighbours are kept."""
+"""Every file form reads the same rows; damage is named, with its place, and what stands before it is kept."""
 
 import csv
 import gzip
@@ -10,6 +10,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from prepare_inputs import DATA
 
 from pipeline.errors import UserError
@@ -38,6 +39,8 @@ def _write(path: Path, rows: list[dict[str, str]]) -> Path:
         path.write_text(lines, encoding="utf-8")
     elif path.name.endswith(".gz"):
         path.write_bytes(gzip.compress(lines.encode()))
+    elif path.name.endswith(".zst"):
+        path.write_bytes(zstandard.ZstdCompressor().compress(lines.encode()))
     elif path.suffix in (".csv", ".tsv"):
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]), delimiter="," if path.suffix == ".csv" else "\t")
@@ -56,7 +59,18 @@ def _write(path: Path, rows: list[dict[str, str]]) -> Path:
     return path
 
 
-FILES = ["x.json", "x.jsonl", "x.jsonl.gz", "x.csv", "x.tsv", "x.parquet", "file.arrow", "stream.arrow", "folder"]
+FILES = [
+    "x.json",
+    "x.jsonl",
+    "x.jsonl.gz",
+    "x.jsonl.zst",
+    "x.csv",
+    "x.tsv",
+    "x.parquet",
+    "file.arrow",
+    "stream.arrow",
+    "folder",
+]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -114,19 +128,25 @@ def test_json_file_that_holds_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "line", "reason"),
     [
-        (b'[{"a": 1},\n{"a": }]', r"the row at line 2 is not valid JSON"),
-        (b'[{"a": 1},\n{"a": 2}', r"the row at line 2 is followed by neither"),
-        (b'[{"a": 1} {"a": 2}]', r"the row at line 1 is followed by neither"),
-        (b'[{"a": 1},', r"the list of rows is not closed"),
-        (b'[{"a": 1}] x', r"the list of rows is not closed, or something follows it"),
-        (b"[]", r"holds no rows"),
-        (b" \n", r"holds no rows"),
-        (b"", r"is empty"),
+        (b'[{"a": 1},\n{"a": }]', 2, "broken JSON: the list can't be read on"),
+        (b'[{"a": 1} {"a": 2}]', 1, "broken JSON: the list can't be read on"),
+        (b'[{"a": 1},\n', 2, "the list of rows is not closed, or something follows it"),
+        (b'[{"a": 1}] x', 1, "the list of rows is not closed, or something follows it"),
     ],
 )
-def test_broken_json_lists_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_broken_json_lists_are_read_up_to_the_damage(tmp_path: Path, content: bytes, line: int, reason: str) -> None:
+    (tmp_path / "x.json").write_bytes(content)
+    records = _read(tmp_path / "x.json")
+    assert _values(records) == [{"a": 1}, reason]
+    assert records[-1].line == line
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"[]", "holds no rows"), (b" \n", "holds no rows"), (b"", "is empty")]
+)
+def test_empty_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(UserError, match=rf"x\.json: {message}"):
         _read(tmp_path / "x.json")
@@ -148,32 +168,71 @@ def test_csv_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'prompt,completion\na,b\n"a,b\na,b\n', "a quote opened in the row at line 3 is never closed"),
         (b"prompt,prompt\na,b\n", "must name every column once, not 'prompt', 'prompt'"),
         (b"prompt,\na,b\n", "must name every column once"),
         (b"prompt,completion\n", "holds no rows"),
     ],
 )
-def test_csv_that_cannot_be_trusted_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_csv_without_a_header_or_rows_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "x.csv").write_bytes(content)
     with pytest.raises(UserError, match=message):
         _read(tmp_path / "x.csv")
 
 
-@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.parquet", "file.arrow", "stream.arrow"])
-def test_a_file_cut_off_is_refused(tmp_path: Path, name: str) -> None:
-    path = _write(tmp_path / name, [{"prompt": f"{index**7}", "completion": "b"} for index in range(3000)])
+def test_an_unclosed_quote_ends_the_file(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b'prompt,completion\na,b\n"a,b\na,b\n')
+    records = _read(tmp_path / "x.csv")
+    assert _values(records) == [
+        {"prompt": "a", "completion": "b"},
+        "a quote that is never closed: what follows it can't be read",
+    ]
+    assert records[-1].line == 3
+
+
+MANY = [{"prompt": f"{index**7}", "completion": "b"} for index in range(12_000)]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst"])
+def test_compressed_text_is_read_up_to_the_damage(tmp_path: Path, name: str) -> None:
+    path = _write(tmp_path / name, MANY)
+    assert _values(_read(path)) == MANY
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    *records, last = _read(path)
+    assert 0 < len(records) < len(MANY)
+    assert _values(records) == MANY[: len(records)]
+    assert last.fault
+    assert last.fault.reason == "the compressed data is damaged or cut off"
+
+
+def test_a_compressed_list_is_read_up_to_the_damage(tmp_path: Path) -> None:
+    packed = gzip.compress(json.dumps(MANY).encode())
+    (tmp_path / "x.json.gz").write_bytes(packed[: len(packed) * 2 // 3])
+    *records, last = _read(tmp_path / "x.json.gz")
+    assert 0 < len(records) < len(MANY)
+    assert _values(records) == MANY[: len(records)]
+    assert last.fault
+    assert last.fault.reason == "the compressed data is damaged or cut off"
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "file.arrow", "stream.arrow"])
+def test_a_table_of_which_nothing_can_be_read_is_refused(tmp_path: Path, name: str) -> None:
+    path = _write(tmp_path / name, MANY)
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     with pytest.raises(UserError, match=name) as caught:
         _read(path)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.parquet", "x.arrow"])
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
 def test_a_file_of_something_else_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"no such thing, but text\n" * 10)
     with pytest.raises(UserError, match=name):
         _read(tmp_path / name)
+
+
+def test_text_under_a_compressed_name_is_one_reject(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl.gz").write_bytes(b"no such thing, but text\n" * 10)
+    assert _values(_read(tmp_path / "x.jsonl.gz")) == ["the compressed data is damaged or cut off"]
 
 
 def test_text_that_is_not_utf8_in_a_table(tmp_path: Path) -> None:
@@ -199,9 +258,9 @@ def test_missing_and_unknown_files(tmp_path: Path) -> None:
         _read("absent.jsonl")
     with pytest.raises(UserError, match=r"absent: no such file"):
         _read(tmp_path / "absent")
-    (tmp_path / "x.txt").write_text("text")
-    with pytest.raises(UserError, match=r"x\.txt: unknown form of file, use one of \.json, \.jsonl"):
-        _read(tmp_path / "x.txt")
+    (tmp_path / "x.doc").write_text("text")
+    with pytest.raises(UserError, match=r"x\.doc: unknown form of file, use one of \.json, \.jsonl"):
+        _read(tmp_path / "x.doc")
 
 
 def test_hub_failures_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ def test_a_chosen_checkpoint_must_be_whole_and_of_this_run(tmp_path: Path) -> No
     damage_file(tmp_path / "step-000002")
     with pytest.raises(StageError, match="step-000002: weights is damaged"):
         checkpoints.chosen(tmp_path / "step-000002")
-    with pytest.raises(StageError, match=r"step-000003: manifest\.json is missing or not whole"):
+    with pytest.raises(StageError, match=r"step-000003: there is no such folder"):
         checkpoints.chosen(tmp_path / "step-000003")
     with pytest.raises(StageError, match="step-000004: written with processes 1, this run has 2"):
         Checkpoints(tmp_path, IDENTITY | {"processes": 2}, 1).chosen(tmp_path / "step-000004")

@@ -3,16 +3,19 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from train_runs import STORIES, numbers
 
+from pipeline.cli import main
 from pipeline.config import RunConfig, parse_config, signature, to_yaml
 from pipeline.errors import StageError, UserError
 from pipeline.files import read_json, write_json
@@ -86,6 +89,40 @@ def test_run_leaves_a_model_equal_to_memory(tmp_path: Path, kind: str, monkeypat
     assert (loaded.facts["signature"], loaded.facts["prepared_key"]) == (result["signature"], result["prepared_key"])
     with torch.no_grad():
         assert torch.equal(loaded(batch), built[0].eval()(batch))
+
+
+@pytest.mark.slow
+def test_resume_from_a_named_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    config = config_of(tmp_path / "runs", keep_checkpoints=9)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "remove_all", lambda _: None)
+        folder, straight = run(config)
+    file, named = tmp_path / "config.yaml", folder.checkpoints / "step-000002"
+    file.write_text(to_yaml(config))
+    command = ["train", str(file), "--resume", str(named)]
+    rows = numbers(read_metrics(folder.metrics))
+
+    assert main(command) == 2
+    assert "is trained already" in capsys.readouterr().err
+    folder.train_result.unlink()
+    shutil.copytree(named, tmp_path / "copy" / named.name)
+    (named / "weights.safetensors").write_bytes(b"torn")
+    assert main(command) == 1
+    assert f"{named}: weights.safetensors is damaged" in capsys.readouterr().err
+    assert main([*command[:-1], str(tmp_path / "none")]) == 1
+    assert "none: there is no such folder" in capsys.readouterr().err
+    copied = [*command[:-1], str(tmp_path / "copy" / named.name)]
+    assert main([*copied, "seed=7"]) == 1
+    assert "written with signature" in capsys.readouterr().err
+    assert sorted(path.name for path in folder.checkpoints.iterdir()) == [f"step-{step:06d}" for step in (2, 4, 6)]
+
+    assert main(copied) == 0
+    messages = capsys.readouterr().err
+    assert "resumed after step 2 of 6" in messages
+    assert "newer checkpoints removed, to be made again: step-000006, step-000004" in messages
+    found = read_json(folder.train_result)
+    assert found["final_loss"] == straight["final_loss"]
+    assert numbers(read_metrics(folder.metrics)) == rows
 
 
 def test_complete_run_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

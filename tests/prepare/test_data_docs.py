@@ -1,0 +1,32 @@
+"""What docs/data.md shows is read as it says."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.prepare.config import SourceConfig
+from pipeline.prepare.forms import FORMS, detect_form
+
+TEXT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+SHOWN = re.findall(r"^\| `(\w+)` \| `(\{.*?\})`(?:;| \|)", TEXT, re.MULTILINE)
+
+
+def test_every_form_is_shown() -> None:
+    assert sorted(form for form, _ in SHOWN) == sorted(FORMS)
+
+
+@pytest.mark.parametrize(("form", "text"), SHOWN)
+def test_a_shown_row_is_of_its_form(form: str, text: str) -> None:
+    row: dict[str, Any] = json.loads(text)
+    assert detect_form([row], "x") == form
+    assert FORMS[form].read(row).answer
+
+
+def test_shown_sources_are_valid() -> None:
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)]
+    sources = [SourceConfig.model_validate(source) for block in blocks for source in block["data"]["sources"]]
+    assert [source.form for source in sources] == ["prompt_completion", "question_choices"]
