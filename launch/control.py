@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.live import Live
 
 from launch import slurm
+from launch.cells import GridCell
 from launch.choice import resolve
 from launch.command import run_grid
 from launch.flights import Flight
@@ -17,7 +18,7 @@ from launch.plan import plan as plan_cells
 from launch.profile import load_profile
 from launch.show import plan_table, plan_words, state_table, state_words
 from launch.states import CellState, Look
-from launch.submission import Submission
+from launch.submission import FOLDER, Submission
 from launch.submit import Submitter, script_of
 from launch.tables import terminal
 from pipeline.errors import StageError, UserError, did_you_mean
@@ -62,7 +63,7 @@ class Control:
         tell(plan_words(found, self.grid))
 
     def _print_scripts(self, found: JobPlan) -> None:
-        place = Submission(self.grid.runs.absolute() / ".submissions" / "NAME")
+        place = Submission(self.grid.runs.absolute() / FOLDER / "NAME")
         for array in found.arrays:
             print(script_of(place.new_record(array, self.grid), array.resources, self.profile, place.path))
 
@@ -122,7 +123,7 @@ class Control:
         """Cancel the jobs of some cells, or of all, and then the table too."""
         if not self.has_slurm:
             raise UserError("no Slurm answers here: stop `dualtune grid submit` on this machine with Ctrl-C")
-        chosen = {self._cell(name).cell.folder.root.name for name in names}
+        chosen = {self._cell(name).folder.root.name for name in names}
         look = self._look()
         own = {cell.folder.root.name for cell in self.grid.cells}
         found = [flight for (name, _), flight in look.flights.items() if name in (chosen or own)]
@@ -134,19 +135,19 @@ class Control:
 
     def log(self, name: str, lines: int) -> str:
         """The last lines of a cell's output."""
-        state = self._cell(name)
+        state = self._look().state(self._cell(name))
         file = state.log or state.cell.folder.root / "log.txt"
         if not file.is_file():
             raise UserError(f"{name}: has no output yet ({state.word})")
         text = file.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join([f"{file}:", *text[-lines:]])
 
-    def _cell(self, name: str) -> CellState:
+    def _cell(self, name: str) -> GridCell:
         names = [str(cell) for cell in self.grid.cells]
         if name not in names:
             close = did_you_mean(name, names)
             raise UserError(f"{name!r}: the grid has no such cell{close}; `dualtune grid status` names them")
-        return self._look().state(self.grid.cells[names.index(name)])
+        return self.grid.cells[names.index(name)]
 
 
 def _again(planned: CellPlan, has_failed: bool) -> CellPlan:

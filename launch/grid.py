@@ -144,10 +144,11 @@ def _check_names(grid: Grid, path: Path) -> None:
 
 def _check_columns(grid: Grid, path: Path) -> None:
     """A published number that stands in no column would be lost. Those of tasks that are not scored are left out."""
-    columns = grid.columns(grid.tasks)
+    tasks = grid.tasks
+    columns = grid.columns(tasks)
     for label, row in grid.reference.items():
         for key in row:
-            if key.partition(":")[0] in grid.tasks and key not in columns:
+            if key.partition(":")[0] in tasks and key not in columns:
                 raise UserError(f"{path}: reference.{label}.{key}: no such column; there are {', '.join(columns)}")
 
 

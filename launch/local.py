@@ -17,7 +17,7 @@ from launch.devices import deal, visible_gpus
 from launch.plan import CellPlan, plan_cell
 from pipeline.errors import UserError
 from pipeline.stages import Tell, describe, failure, record_failure
-from pipeline.train.spawn import PARENT
+from pipeline.train.spawn import PARENT, python_path
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:
@@ -116,10 +116,8 @@ class LocalExecutor:
     def _environment(self, gpus: str | None) -> dict[str, str]:
         """The code and the share of the machine that a child gets."""
         devices = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
-        code = str(Path(__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH", "")]))
         threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.jobs))} if self.jobs > 1 else {}
-        return {**threads, **os.environ, **devices, "PYTHONPATH": path, PARENT: str(os.getpid())}
+        return {**threads, **os.environ, **devices, "PYTHONPATH": python_path(), PARENT: str(os.getpid())}
 
     def _reason(self, cell: GridCell, status: int) -> str:
         """What the child recorded; when it could not (killed), that is recorded here."""

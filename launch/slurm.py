@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launch.jobs import Task, index_list
-from pipeline.errors import StageError
+from pipeline.errors import StageError, one_line
 
 SECONDS = 120
 """How long a busy controller may take to answer."""
@@ -141,5 +141,5 @@ def _ask(words: Sequence[str], keep: Sequence[int] = ()) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StageError(f"{words[0]}: {error}") from None
     if done.returncode:
-        raise StageError(f"{words[0]}: {' '.join(done.stderr.split()) or f'status {done.returncode}'}")
+        raise StageError(f"{words[0]}: {one_line(done.stderr) or f'status {done.returncode}'}")
     return done.stdout

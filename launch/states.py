@@ -64,7 +64,7 @@ class Look:
     def at(cls, grid: Grid, every: Sequence[Submission], flights: Mapping[tuple[str, Job], Flight]) -> "Look":
         names = {cell.folder.root.name for cell in grid.cells}
         tasks = {
-            (name, record.job): (submission, record.number, submission.task(record, index), index in record.cancelled)
+            (name, record.job): (submission, record.number, record.task(index), index in record.cancelled)
             for submission in every
             for record in submission.records()
             for index, name in record.tasks.items()
@@ -144,7 +144,7 @@ def _is_scored(folder: RunFolder, task: str) -> bool:
 def is_held(folder: RunFolder) -> bool:
     """Whether a process of this machine is working on a run."""
     try:
-        with (folder.root / ".lock").open("r") as lock:
+        with folder.lock.open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

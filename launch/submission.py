@@ -52,6 +52,10 @@ class Record:
     cancelled: tuple[int, ...] = ()
     """Indices that the user cancelled."""
 
+    def task(self, index: int) -> Task | None:
+        """One of its tasks, once Slurm has taken it."""
+        return Task(self.id, index) if self.id else None
+
 
 class Submission:
     """One submission, new or from its folder."""
@@ -127,9 +131,6 @@ class Submission:
     def cancel(self, record: Record, indices: Sequence[int]) -> None:
         """Remember that the user cancelled tasks."""
         self.write(replace(record, cancelled=tuple(sorted({*record.cancelled, *indices}))))
-
-    def task(self, record: Record, index: int) -> Task | None:
-        return Task(record.id, index) if record.id else None
 
 
 def submissions(runs: Path) -> list[Submission]:

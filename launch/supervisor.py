@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 from launch import slurm
 from launch.attempts import Attempts, End
@@ -22,7 +22,7 @@ from launch.script import margin
 from launch.submission import Record, Submission
 from pipeline.errors import StageError, UserError
 from pipeline.options import tell
-from pipeline.stages import failure, record_failure, state
+from pipeline.stages import Stage, failure, record_failure, state
 from pipeline.train.signals import SIGNALS, SUPERVISED
 
 STOPS = {*SIGNALS, signal.SIGALRM}
@@ -157,8 +157,7 @@ class Supervisor:
         return reached(self.job, self.folder)
 
     def _is_complete(self) -> bool:
-        stage: Callable[..., object] = state
-        return bool(getattr(stage(self.job, self.cell.config, self.folder), "complete", False))
+        return state(cast(Stage, self.job), self.cell.config, self.folder).complete
 
 
 def main(arguments: list[str]) -> int:

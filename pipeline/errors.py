@@ -16,6 +16,11 @@ class StageError(UserError):
     status = 1
 
 
+def one_line(text: object) -> str:
+    """An error, or what a program printed, without line breaks."""
+    return " ".join(str(text).split())
+
+
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """`, did you mean 'training'?` for a close misspelling, else "" """
     found = get_close_matches(name, list(allowed), n=1)

@@ -12,7 +12,7 @@ from pipeline.errors import UserError
 from pipeline.files import write_json
 from pipeline.model import DualBranch, longest_input
 from pipeline.model.generation import prefill
-from pipeline.model.opening import open_model
+from pipeline.model.opening import device_name, open_model
 from pipeline.report.collect import read_config
 from pipeline.run_folder import RunFolder
 from pipeline.versions import versions
@@ -42,7 +42,7 @@ def measure_inference(folder: RunFolder, prompt_tokens: int, new_tokens: int, ro
         "prefill_seconds": median_seconds(lambda: prefill(model, [prompt[:-1]]), rounds),
         "generation_seconds": median_seconds(lambda: model.generate([prompt], new_tokens, **options), rounds),
         "rounds": rounds,
-        "device": _device(model),
+        "device": device_name(model.device),
         "versions": versions(),
     }
     write_json(folder.inference, found)
@@ -70,10 +70,6 @@ def _seconds(work: Callable[[], object]) -> float:
 def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def _device(model: DualBranch) -> str:
-    return torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else model.device.type.upper()
 
 
 def _check_room(model: DualBranch, needed: int) -> None:

@@ -50,6 +50,11 @@ class RunFolder:
         return self.root / "failed.json"
 
     @property
+    def lock(self) -> Path:
+        """Held by the process that works on the run."""
+        return self.root / ".lock"
+
+    @property
     def prepare_manifest(self) -> Path:
         return self.root / "prepare.json"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.config import RunConfig
-from pipeline.errors import UserError
+from pipeline.errors import UserError, one_line
 from pipeline.files import read_json, write_json
 from pipeline.run_folder import RunFolder
 from pipeline.share import Share
@@ -136,7 +136,7 @@ def run_missing(
             if stage == "train" and not found.complete:
                 _check_tasks(config)
             if found.complete and stage == "train" and resume:
-                raise UserError(f"--resume: {folder.root} is trained already; to train it anew, remove its train/")
+                raise import_module("pipeline.train.completion").trained_already(folder)
             if found.complete:
                 tell(f"{stage}: {found.words}, skipped" if "complete" in found.words else f"{stage}: {found.words}")
                 continue
@@ -215,12 +215,12 @@ def failure(folder: RunFolder) -> str:
 def describe(error: BaseException) -> str:
     """An error as one line."""
     if isinstance(error, UserError):
-        return " ".join(str(error).split())
+        return one_line(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if "No space left on device" in str(error):  # torch and safetensors raise their own classes
         return "No space left on device"
-    return f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"
+    return f"unexpected {type(error).__name__}: {one_line(error)}"
 
 
 @contextmanager
@@ -230,7 +230,7 @@ def exclusive(folder: RunFolder, tell: Tell) -> Iterator[None]:
     The lock ends with its process, so nothing stale is left by a kill.
     """
     folder.root.mkdir(parents=True, exist_ok=True)
-    with (folder.root / ".lock").open("a+") as lock:
+    with folder.lock.open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

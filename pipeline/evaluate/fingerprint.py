@@ -138,7 +138,7 @@ def is_finished(folder: RunFolder, task: str, expected: str) -> bool:
 def whole_lines(path: Path) -> int | None:
     """Number of JSON lines of a file; None when it is absent or a line is not whole."""
     try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n")
+        lines = path.read_text(encoding="utf-8").removesuffix(LINE_END)
         rows = json.loads(f"[{lines.replace(LINE_END, ',')}]")  # in one go: line by line takes twice the time
     except (OSError, ValueError):
         return None

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, one_line
 from pipeline.model.attention import Exchange, attend
 from pipeline.model.batch import Batch
 from pipeline.model.config import MethodConfig
@@ -87,7 +87,7 @@ def _fault(kernel: Kernel, model: DualBranch, device: torch.device) -> str | Non
     try:
         error = worst_error(kernel, model.method, (heads, int(config.num_key_value_heads), dim), device, dtype)
     except Exception as failure:  # whatever a kernel's compiler or driver raises
-        return f"failed when it was tried ({type(failure).__name__}: {' '.join(str(failure).split())[:200]})"
+        return f"failed when it was tried ({type(failure).__name__}: {one_line(failure)[:200]})"
     return f"differed from masked attention by {error:.3g} of the largest value" if not error < TOLERANCE else None
 
 

@@ -38,6 +38,11 @@ def open_model(name: str, method: str = "causal", device: str | None = None, **b
     return settle(model, device)
 
 
+def device_name(device: torch.device) -> str:
+    """The kind of GPU, or CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type.upper()
+
+
 def settle(model: DualBranch, device: str | None = None) -> DualBranch:
     """In evaluation mode, on `device`, by default the GPU if there is one."""
     return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import RunConfig, signature
+from pipeline.errors import UserError
 from pipeline.files import read_json
 from pipeline.run_folder import RunFolder
 
@@ -23,6 +24,11 @@ def read_result(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
     if result["signature"] != signature(config) or not result["model_files"]:
         return None
     return result if model_files(folder.model).items() >= result["model_files"].items() else None
+
+
+def trained_already(folder: RunFolder) -> UserError:
+    """Why a complete training can't go on from a checkpoint."""
+    return UserError(f"--resume: {folder.root} is trained already; to train it anew, remove its train/")
 
 
 def model_files(folder: Path) -> dict[str, int]:

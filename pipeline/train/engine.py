@@ -24,6 +24,7 @@ from pipeline.errors import StageError, UserError
 from pipeline.model import DualBranch
 from pipeline.model.compiling import compile_layers
 from pipeline.model.kernel_choice import choose_kernel
+from pipeline.model.opening import device_name
 from pipeline.train.batches import MicroBatch
 from pipeline.train.loss import Objective, row_weights
 from pipeline.train.ranks import Ranks
@@ -146,7 +147,7 @@ class Engine:
     @property
     def device_name(self) -> str:
         """The GPU's model, or "CPU"."""
-        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type.upper()
+        return device_name(self.device)
 
     def peak_memory(self) -> int:
         """Peak bytes so far: of the GPU's tensors, or of this process."""

@@ -46,8 +46,13 @@ def train_in_processes(folder: RunFolder, count: int, resume: Path | None = None
         raise _error(status, folder)
 
 
-def _start(config: Path, rank: int, count: int, port: int, resume: Path | None) -> subprocess.Popen[bytes]:
+def python_path() -> str:
+    """PYTHONPATH for a child: this very code before anything else."""
     code = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH", "")]))
+
+
+def _start(config: Path, rank: int, count: int, port: int, resume: Path | None) -> subprocess.Popen[bytes]:
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count))}
     own = {
         "RANK": str(rank),
@@ -57,7 +62,7 @@ def _start(config: Path, rank: int, count: int, port: int, resume: Path | None) 
         "MASTER_PORT": str(port),
         SPAWNED: "1",
         PARENT: str(os.getpid()),
-        "PYTHONPATH": os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH", "")])),
+        "PYTHONPATH": python_path(),
     }
     command = [
         sys.executable,

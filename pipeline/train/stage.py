@@ -19,7 +19,7 @@ from pipeline.prepare import PreparedData, prepare
 from pipeline.quiet import hush_deepspeed
 from pipeline.run_folder import RunFolder
 from pipeline.train.checkpoint import Checkpoints
-from pipeline.train.completion import model_files, read_result
+from pipeline.train.completion import model_files, read_result, trained_already
 from pipeline.train.config import check_trackers
 from pipeline.train.export import export
 from pipeline.train.loop import TrainingLoop
@@ -69,7 +69,7 @@ def _train_or_find(
     check_length(config.model, data.manifest["tokens"]["per_row"]["max"])
     result = ranks.first(lambda: _earlier_result(config, folder, data))
     if result is not None and resume:
-        raise shared(UserError(f"--resume: {folder.root} is trained already; to train it anew, remove its train/"))
+        raise shared(trained_already(folder))
     if result is not None:
         return result
     ranks.first(lambda: folder.create(config))

@@ -16,7 +16,7 @@ from typing import Any
 from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracker, WandBTracker
 
 from pipeline.config import RunConfig, as_dict
-from pipeline.errors import StageError
+from pipeline.errors import StageError, one_line
 from pipeline.files import read_json, write_json
 from pipeline.run_folder import RunFolder
 from pipeline.train.metrics import read_metrics
@@ -52,7 +52,7 @@ class Tracker:
             self.service.log(values, step=step)
         except Exception as error:
             self.is_lost = True
-            say(f"{self.service.name} gets no more numbers, metrics.jsonl has all ({_line(error)})")
+            say(f"{self.service.name} gets no more numbers, metrics.jsonl has all ({one_line(error)})")
 
     def finish(self) -> None:
         self.service.finish()
@@ -81,7 +81,7 @@ def start_trackers(config: RunConfig, folder: RunFolder, identity: dict[str, Any
         try:
             trackers.append(Tracker(made[name](config, folder, record["id"], step), after))
         except Exception as error:
-            raise StageError(f"training.trackers: {name} cannot be started ({_line(error)})") from error
+            raise StageError(f"training.trackers: {name} cannot be started ({one_line(error)})") from error
     return trackers
 
 
@@ -155,7 +155,3 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in values.items():
         found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return found
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, one_line
 from pipeline.model import DualBranch
 from pipeline.model.building import decoder_layers
 from pipeline.train.config import TrainingConfig
@@ -61,7 +61,7 @@ def _check(sharding: dict[str, Any]) -> None:
     try:
         DeepSpeedZeroConfig(**sharding)
     except (ValidationError, ValueError, TypeError, AssertionError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise UserError(f"training.zero.deepspeed.zero_optimization: refused by DeepSpeed ({reason})") from None
 
 
