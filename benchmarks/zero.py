@@ -179,6 +179,7 @@ class Row:
     def __init__(self, name: str, input_ids: list[int], prompt_length: int) -> None:
         self.id, self.input_ids, self.prompt_length = name, input_ids, prompt_length
         self.segments: tuple[int, ...] = ()
+        self.turns: tuple[int, ...] = ()
 
 
 if __name__ == "__main__":

@@ -105,6 +105,19 @@ class RunConfig(Schema):
         return self
 
     @model_validator(mode="after")
+    def _learns_all_turns(self) -> "RunConfig":
+        if self.data is None or self.data.turns != "all" or self.tuning.kind == "none":
+            return self
+        if not self.method.shares_prompts:
+            raise ValueError(f"data.turns = all can't be trained with the method {self.method.name} (scope: input): "
+                             "what its rows see depends on what is read at once")  # fmt: skip
+        if self.method.branches[-1].weights == "own" and self.tuning.kind == "full" and self.training.zero.stage == 3:
+            raise ValueError("data.turns = all can't be trained with training.zero.stage = 3 where tuning.kind = full "
+                             f"gives the method {self.method.name} a branch of its own weights: its layers pass twice "
+                             "through modules that ZeRO-3 gathers once")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
     def _validates_on_rows(self) -> "RunConfig":
         if self.training.validate_every is not None and not (self.data and self.data.validation_fraction):
             raise ValueError("training.validate_every needs rows to validate on: set data.validation_fraction")

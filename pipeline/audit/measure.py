@@ -19,7 +19,7 @@ from pipeline.prepare.evaluation_sets import EvaluationSets
 from pipeline.prepare.filter_config import DuplicatesConfig
 from pipeline.prepare.fingerprints import DIGEST, digest_of
 from pipeline.prepare.piece import lengths_of
-from pipeline.prepare.tokens import Tokens
+from pipeline.prepare.tokens import Tokens, answer_spans
 
 SHOWN = 10
 """Longest rows, and random ones, that are shown."""
@@ -93,13 +93,16 @@ class _Reader:
     def add(self, batch: pa.RecordBatch, finder: DuplicateFinder) -> None:
         prompt, answer = lengths_of(batch)
         rows = batch["input_ids"].to_pylist()
+        columns = rows, batch["prompt_length"].to_pylist(), batch["turns"].to_pylist()
+        tokens = [Tokens(ids, length, turns=turns) for ids, length, turns in zip(*columns, strict=True)]
         eos, bos = self._tokenizer.eos_token_id, self._tokenizer.bos_token_id
-        without_eos = numpy.array([ids[-1:] != [eos] for ids in rows])
+        ends = [[ids[start:end] for start, end in answer_spans(row)] for ids, row in zip(rows, tokens, strict=True)]
+        without_eos = numpy.array([any(labels[-1:] != [eos] for labels in own) for own in ends])
         self._count("missing_eos", without_eos)
         self._count("cut_answers", without_eos & (prompt + answer >= self._max_tokens))
-        self._count("no_target", answer - ~without_eos < 1)
+        self._count("no_target", [any(labels in ([], [eos]) for labels in own) for own in ends])
         self._count("double_bos", [bos is not None and ids[:2] == [bos, bos] for ids in rows])
-        digests = [digest_of(Tokens(ids, length)) for ids, length in zip(rows, prompt.tolist(), strict=True)]
+        digests = [digest_of(row) for row in tokens]
         finder.add(pa.record_batch([pa.array(digests, pa.binary(DIGEST))], names=["exact"]))
         self._compare(rows)
         self._keep_longest(prompt + answer)

@@ -1,7 +1,7 @@
 """The cache of prepared rows: one folder per key, whole or absent.
 
 CACHE/prepared/KEY/
-  rows.arrow      id, input_ids, prompt_length, segments (Arrow stream, as the `datasets` library reads it)
+  rows.arrow      id, input_ids, prompt_length, segments, turns (Arrow stream, as the `datasets` library reads it)
   rejects.jsonl   rows set aside: source, line, reason, detail
   manifest.json   counts, and the checksum of each file
 """
@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,13 +27,15 @@ ROWS, REJECTS, MANIFEST = "rows.arrow", "rejects.jsonl", "manifest.json"
 
 @dataclass(frozen=True)
 class Row:
-    """A prepared row: `input_ids` = [BOS] prompt answer EOS; the labels are `input_ids[prompt_length:]`."""
+    """A prepared row: `input_ids` = [BOS] prompt answer EOS, then further turns; see `pipeline.prepare.tokens`."""
 
     id: str
     input_ids: list[int]
     prompt_length: int
     segments: list[int]
     """Prompt tokens with which a further segment of the prompt starts."""
+    turns: list[int] = field(default_factory=list)
+    """Of each turn but the first: where its prompt starts, and where its answer does."""
 
 
 class PreparedData:

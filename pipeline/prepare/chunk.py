@@ -16,8 +16,8 @@ from pipeline.prepare.piece import Piece, Reject, batch_of
 from pipeline.prepare.reading import NamedRecord
 from pipeline.prepare.record import Fault
 from pipeline.prepare.templates import render
-from pipeline.prepare.tokens import Tokens, check_tokens, encode, hopelessly_long
-from pipeline.prepare.turns import learnt, names_of
+from pipeline.prepare.tokens import Tokens, check_tokens, encode_turns, hopelessly_long
+from pipeline.prepare.turns import learnt, names_of, turns_of
 from pipeline.prepare.words import texts_of
 
 
@@ -29,7 +29,8 @@ class Sample:
     place: int
     """Among the rows that its chunk makes."""
     example: Example
-    text: Rendered
+    turns: list[Rendered]
+    """What is learnt of it."""
     overlap: str | None
     """The evaluation set that it shares words with."""
 
@@ -51,16 +52,18 @@ class ChunkPreparer:
         rejects: list[Reject] = []
         samples: list[Sample] = []
         read = [one for row in chunk for one in self._read(row)]
+        opening = str(self.tokenizer.eos_token) if self.data.template == "chat" else ""
         for place, (name, example) in enumerate(read):
             try:
                 if isinstance(example, Fault):
                     raise example
                 text = render(example, self.data.template, self.tokenizer)
+                turns = turns_of(text, self.data.turns, opening)
             except Fault as fault:
                 rejects.append(Reject.of(name, fault, place, dropped=False))
                 continue
             try:
-                samples.append(self._sample(name, place, example, text))
+                samples.append(self._sample(name, place, example, text, turns))
             except Fault as fault:
                 rejects.append(Reject.of(name, fault, place, dropped=True))
         return self._tokenise(samples, rejects, len(read))
@@ -79,17 +82,18 @@ class ChunkPreparer:
         form, _ = self.sources[row.source]
         return FORMS[form].read(row.record.values)
 
-    def _sample(self, name: str, place: int, example: Example, text: Rendered) -> Sample:
+    def _sample(self, name: str, place: int, example: Example, text: Rendered, turns: list[Rendered]) -> Sample:
         if hopelessly_long(text, self.data.max_tokens, self.tokenizer):
             raise Fault("longer than max_tokens")
-        self.filters.check_text(example, text)
-        return Sample(name, place, example, text, self.filters.overlap(example))
+        for turn in turns:
+            self.filters.check_text(example, turn)
+        return Sample(name, place, example, turns, self.filters.overlap(example))
 
     def _tokenise(self, samples: list[Sample], rejects: list[Reject], read: int) -> Piece:
         kept: list[Sample] = []
         rows: list[Tokens] = []
-        texts = [sample.text for sample in samples]
-        encoded = encode(texts, self.data.template, self.tokenizer) if texts else []
+        turns = [sample.turns for sample in samples]
+        encoded = encode_turns(turns, self.data.template, self.tokenizer) if turns else []
         for sample, tokens in zip(samples, encoded, strict=True):
             try:
                 check_tokens(tokens, self.data.max_tokens)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.prepare.filter_config import FiltersConfig
 from pipeline.schema import Schema
@@ -12,7 +12,7 @@ Form = Literal[
     "question_choices",
 ]  # fmt: skip
 
-Turns = Literal["last", "each"]
+Turns = Literal["last", "each", "all"]
 
 
 class SourceConfig(Schema):
@@ -60,7 +60,7 @@ class DataConfig(Schema):
     """`paper`: the templates of Bitune's appendix; `cot`: the same prompts, answered with
     reasoning and then the answer; `chat`: the model's own chat template."""
     turns: Turns = "last"
-    """Which answers of a conversation are learnt: the last, or each in a row of its own."""
+    """Which answers of a conversation are learnt: the last, each in a row of its own, or all in one row."""
     max_tokens: Annotated[int, Field(ge=2)] = 512
     """Rows with more tokens (prompt + answer + EOS) are dropped and counted, never cut."""
     filters: FiltersConfig = FiltersConfig()
@@ -69,3 +69,9 @@ class DataConfig(Schema):
     """Above this share of dropped or rejected rows the stage fails."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the rows that is not trained on, chosen by the hash of the prompt."""
+
+    @model_validator(mode="after")
+    def _has_reasoning(self) -> "DataConfig":
+        if self.turns == "all" and self.template == "cot":
+            raise ValueError("turns = all needs the template paper or chat: earlier answers bring no reasoning for cot")
+        return self

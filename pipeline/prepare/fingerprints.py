@@ -18,8 +18,8 @@ DIGEST = 16
 
 
 def digest_of(tokens: Tokens) -> bytes:
-    """16 bytes that tell one row from another: its tokens, and where its answer starts."""
-    numbers = numpy.array([tokens.prompt_length, *tokens.input_ids], dtype="<i4")
+    """16 bytes that tell one row from another: its tokens, and where its answers start and end."""
+    numbers = numpy.array([tokens.prompt_length, *tokens.input_ids, *tokens.turns], dtype="<i4")
     return hashlib.blake2b(numbers.tobytes(), digest_size=DIGEST).digest()
 
 

@@ -12,8 +12,8 @@ from pipeline.prepare.filters import Filters
 from pipeline.prepare.sources import Source
 from pipeline.prepare.templates import template_hash
 
-PREPARE_VERSION = 4
-"""Raised whenever this package's code makes other rows from the same input."""
+PREPARE_VERSION = 5
+"""Raised whenever this package's code makes other rows, or other columns, from the same input."""
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:

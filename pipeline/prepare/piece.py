@@ -15,7 +15,7 @@ from pipeline.prepare.tokens import Tokens
 
 SCHEMA = pa.schema([
     ("id", pa.string()), ("input_ids", pa.list_(pa.int32())), ("prompt_length", pa.int32()),
-    ("segments", pa.list_(pa.int32())),
+    ("segments", pa.list_(pa.int32())), ("turns", pa.list_(pa.int32())),
 ])  # fmt: skip
 
 
@@ -67,14 +67,17 @@ def batch_of(names: list[str], rows: list[Tokens]) -> pa.RecordBatch:
             pa.array([row.input_ids for row in rows], pa.list_(pa.int32())),
             pa.array([row.prompt_length for row in rows], pa.int32()),
             pa.array([row.segments for row in rows], pa.list_(pa.int32())),
+            pa.array([row.turns for row in rows], pa.list_(pa.int32())),
         ],
         schema=SCHEMA,
     )
 
 
 def lengths_of(rows: pa.RecordBatch) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Prompt tokens and answer tokens (EOS included) of each row."""
+    """Prompt tokens and answer tokens (EOS included) of each row, all turns together."""
     prompt = rows["prompt_length"].to_numpy()
+    if len(rows["turns"].flatten()):
+        prompt = prompt + [sum(turns[1::2]) - sum(turns[::2]) for turns in rows["turns"].to_pylist()]
     return prompt, compute.list_value_length(rows["input_ids"]).to_numpy() - prompt
 
 

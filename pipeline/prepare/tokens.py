@@ -13,24 +13,28 @@ from pipeline.prepare.templates import Rendered, TemplateName
 
 @dataclass(frozen=True)
 class Tokens:
-    """A prepared row: `[BOS] prompt answer EOS`."""
+    """A prepared row: `[BOS] prompt answer EOS`, and further turns `prompt answer EOS` where they are learnt."""
 
     input_ids: list[int]
     prompt_length: int
-    """Number of leading prompt tokens, BOS included; the labels are `input_ids[prompt_length:]`."""
+    """Number of leading prompt tokens, BOS included; of one turn the labels are `input_ids[prompt_length:]`."""
     merged: bool = False
     """A token reaches from the prompt into the answer. It counts as answer."""
     segments: tuple[int, ...] = ()
     """Prompt tokens with which a further segment starts."""
+    turns: tuple[int, ...] = ()
+    """Of each turn but the first: the place where its prompt starts, and the one where its answer does."""
 
 
 class HasPrompt(Protocol):
-    """A row whose labels are its answer's tokens."""
+    """A row whose labels are its answers' tokens."""
 
     @property
     def input_ids(self) -> Sequence[int]: ...
     @property
     def prompt_length(self) -> int: ...
+    @property
+    def turns(self) -> Sequence[int]: ...
 
 
 def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrainedTokenizerFast) -> list[Tokens]:
@@ -40,15 +44,26 @@ def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrai
     In all templates but `chat` the text of special tokens is plain text, so that a row can't end itself early;
     a chat template's special tokens are its own.
     """
+    return encode_turns([[text] for text in texts], template, tokenizer)
+
+
+def encode_turns(
+    rows: Sequence[Sequence[Rendered]], template: TemplateName, tokenizer: PreTrainedTokenizerFast
+) -> list[Tokens]:
+    """The same of rows of one or several turns, each turn tokenised on its own: no token reaches over the end of an
+    answer, as none does where the model has written it."""
     found = tokenizer(
-        [text.prompt + text.answer for text in texts],
+        [turn.prompt + turn.answer for turns in rows for turn in turns],
         add_special_tokens=False,
         return_attention_mask=False,
         split_special_tokens=template != "chat",
     )
-    rows = zip(texts, found["input_ids"], found.encodings or (), strict=True)
-    ends = tokenizer.bos_token_id, tokenizer.eos_token_id  # looked up slowly, so not for each row
-    return [_split(text, ids, encoding, *ends) for text, ids, encoding in rows]
+    encoded = zip(found["input_ids"], found.encodings or (), strict=True)
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id  # looked up slowly, so not for each row
+    return [
+        _join([_split(turn, *next(encoded), None if number else bos, eos) for number, turn in enumerate(turns)], eos)
+        for turns in rows
+    ]
 
 
 def encode_prompt(
@@ -75,6 +90,22 @@ def _split(text: Rendered, ids: list[int], encoding: Encoding, bos: int | None, 
     return Tokens([*prompt, *ids[split:], eos], len(prompt), merged, segments)
 
 
+def _join(turns: list[Tokens], eos: int) -> Tokens:
+    """One row of all turns. A chat template's later turns start with the EOS that the answer before them has."""
+    row = turns[0]
+    for turn in turns[1:]:
+        repeated = int(turn.input_ids[0] == eos)
+        end, start = len(row.input_ids), len(row.input_ids) - repeated
+        row = Tokens(
+            [*row.input_ids, *turn.input_ids[repeated:]],
+            row.prompt_length,
+            row.merged or turn.merged,
+            (*row.segments, *(start + place for place in turn.segments)),
+            (*row.turns, end, start + turn.prompt_length),
+        )
+    return row
+
+
 def _token_at(character: int, encoding: Encoding) -> int:
     """The first token that ends behind a character."""
     found = encoding.char_to_token(character)
@@ -96,18 +127,21 @@ def _with_bos(ids: list[int], bos: int | None) -> list[int]:
 
 def answer_spans(row: HasPrompt) -> list[tuple[int, int]]:
     """Where the answers of a row start and end (EOS included) in its `input_ids`: the tokens that are labels."""
-    return [(row.prompt_length, len(row.input_ids))]
+    bounds = [row.prompt_length, *row.turns, len(row.input_ids)]
+    return list(zip(bounds[::2], bounds[1::2], strict=True))
 
 
 def check_tokens(tokens: Tokens, max_tokens: int) -> None:
     """Raise a Fault for a row that can't be trained on; nothing is ever cut."""
-    if tokens.prompt_length < 1:
-        raise Fault("no prompt token in front of the answer")
-    if len(tokens.input_ids) - tokens.prompt_length < 2:
-        raise Fault("no target: the answer has no token but EOS")
-    labels = tokens.input_ids[tokens.prompt_length :]
-    if labels.index(labels[-1]) < len(labels) - 1:  # a unigram vocabulary spells special tokens too
-        raise Fault("the answer holds the EOS token")
+    end = 0
+    for start, stop in answer_spans(tokens):
+        if start - end < 1:
+            raise Fault("no prompt token in front of the answer")
+        if stop - start < 2:
+            raise Fault("no target: the answer has no token but EOS")
+        labels, end = tokens.input_ids[start:stop], stop
+        if labels.index(labels[-1]) < len(labels) - 1:  # a unigram vocabulary spells special tokens too
+            raise Fault("the answer holds the EOS token")
     if len(tokens.input_ids) > max_tokens:
         raise Fault("longer than max_tokens", f"{len(tokens.input_ids)} tokens")
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Protocol
 
 import numpy
@@ -12,10 +13,12 @@ from torch import Tensor
 
 from pipeline.errors import StageError
 from pipeline.model import Batch
+from pipeline.prepare.tokens import answer_spans
 
 
 class Row(Protocol):
-    """One prepared sample: `input_ids` = prompt (`prompt_length` tokens, BOS included) + answer + EOS."""
+    """One prepared sample: `input_ids` = prompt (`prompt_length` tokens, BOS included) + answer + EOS, and further
+    prompts and answers where `turns` say so; see `pipeline.prepare.tokens.Tokens`."""
 
     @property
     def id(self) -> str: ...
@@ -25,6 +28,8 @@ class Row(Protocol):
     def prompt_length(self) -> int: ...
     @property
     def segments(self) -> Sequence[int]: ...
+    @property
+    def turns(self) -> Sequence[int]: ...
 
 
 class PreparedRows(Protocol):
@@ -81,29 +86,50 @@ class MicroBatch:
 
     @classmethod
     def pack(cls, rows: Sequence[Row]) -> "MicroBatch":
-        """Split each row at its last prompt token, which opens the answer (Bitune, section 2).
+        """Split each turn at its last prompt token, which opens the answer (Bitune, section 2).
 
         Raises:
-            StageError: a row without a prompt token or without an answer token.
+            StageError: a turn without a prompt token or without an answer token.
         """
         for row in rows:
-            if not 1 <= row.prompt_length < len(row.input_ids):
-                raise StageError(
-                    f"sample {row.id}: prompt_length {row.prompt_length} must lie between 1 and "
-                    f"{len(row.input_ids) - 1} (tokens in the row minus one)"
-                )
-        labels = [row.input_ids[row.prompt_length :] for row in rows]
-        prompts = [row.input_ids[: row.prompt_length - 1] for row in rows]
-        answers = [row.input_ids[row.prompt_length - 1 : -1] for row in rows]
+            _check(row)
+        turns = [(number, row, *turn) for number, row in enumerate(rows) for turn in _turns(row)]
         return cls(
             ids=tuple(row.id for row in rows),
-            batch=Batch.pack(prompts, answers, segments=[row.segments for row in rows]),
-            labels=torch.tensor([token for row in labels for token in row]),
-            lengths=tuple(len(row) for row in labels),
+            batch=Batch.pack(
+                [row.input_ids[start : answer - 1] for _, row, start, answer, _ in turns],
+                [row.input_ids[answer - 1 : end - 1] for _, row, _, answer, end in turns],
+                segments=[_segments(row, start, answer) for _, row, start, answer, _ in turns],
+                samples=[number for number, *_ in turns] if len(turns) > len(rows) else (),
+            ),
+            labels=torch.tensor([token for _, row, _, answer, end in turns for token in row.input_ids[answer:end]]),
+            lengths=tuple(answer_tokens([row]) for row in rows),
             tokens=sum(len(row.input_ids) for row in rows),
         )
 
 
+def _check(row: Row) -> None:
+    bounds = [0, row.prompt_length, *row.turns, len(row.input_ids)]
+    if any(one >= other for one, other in pairwise(bounds)):
+        further = f", and turns {list(row.turns)} must rise between them" if row.turns else ""
+        raise StageError(
+            f"sample {row.id}: prompt_length {row.prompt_length} must lie between 1 and "
+            f"{len(row.input_ids) - 1} (tokens in the row minus one){further}"
+        )
+
+
+def _turns(row: Row) -> list[tuple[int, int, int]]:
+    """Of each turn: the first token that is read, the first of its answer, and the answer's end. The EOS that closes an
+    answer is a label only; it is read at the start of the next turn."""
+    spans = answer_spans(row)
+    starts = [0, *(end - 1 for _, end in spans[:-1])]
+    return [(start, *span) for start, span in zip(starts, spans, strict=True)]
+
+
+def _segments(row: Row, start: int, answer: int) -> list[int]:
+    return [place - start for place in row.segments if start <= place <= answer]
+
+
 def answer_tokens(rows: Sequence[Row]) -> int:
     """Labels of all rows together."""
-    return sum(len(row.input_ids) - row.prompt_length for row in rows)
+    return sum(end - start for row in rows for start, end in answer_spans(row))

@@ -25,7 +25,8 @@ class Packing:
 
     def cost(self, row: Row) -> int:
         """Tokens that pass through the layers."""
-        return self.branches * row.prompt_length + len(row.input_ids) - row.prompt_length
+        answers = answer_tokens([row])
+        return self.branches * (len(row.input_ids) - answers) + answers
 
     def plan(self, rows: Sequence[Row], ranks: int) -> list[list[list[int]]]:
         """For each rank its micro-batches, as indices into `rows`. Every row is in exactly one of them."""

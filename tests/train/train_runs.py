@@ -24,6 +24,7 @@ class Sample:
     input_ids: list[int]
     prompt_length: int
     segments: tuple[int, ...] = ()
+    turns: tuple[int, ...] = ()
 
 
 class Samples(list):
