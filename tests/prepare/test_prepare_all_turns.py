@@ -66,7 +66,8 @@ def test_the_labels_of_the_papers_template_are_the_answers(
 ) -> None:
     tokenizer = tokenizers[kind]
     _, row = rows_of(TALK, "paper", tokenizer)
-    assert labels_of(row, tokenizer) == [f" {answer}" for answer in ANSWERS]
+    shared = ":" if row.merged else ""  # a token with the prompt's end in it counts as answer
+    assert [label.removeprefix(shared) for label in labels_of(row, tokenizer)] == [f" {answer}" for answer in ANSWERS]
     bos = tokenizer.bos_token_id
     assert bos is None or (row.input_ids[0] == bos and row.input_ids.count(bos) == 1)
     check_tokens(row, len(row.input_ids))
