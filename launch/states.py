@@ -77,6 +77,16 @@ class Look:
         """Of every cell, in the order of the grid."""
         return [self.state(cell) for cell in self.grid.cells]
 
+    @property
+    def has_table(self) -> bool:
+        """Whether the last job of a submission is in the queue, which makes choices and writes the table."""
+        return (self.grid.name, "aggregate") in self.flights
+
+    def held_up(self) -> list[CellState]:
+        """Of what waits for a choice, in the order of the table. It can be done by nobody but the last job."""
+        word: Word = "waiting" if self.has_table else "not submitted"
+        return [CellState(one.cell, word, one.words) for one in self.grid.waiting]
+
     def state(self, cell: GridCell) -> CellState:
         name = cell.folder.root.name
         log = self._log(name)
