@@ -2,7 +2,7 @@
 
 import fcntl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,7 @@ from launch.flights import Flight, in_flight
 from launch.jobs import Task
 from launch.profile import Job
 from launch.progress import Progress, progress
-from launch.script import log_file
+from launch.script import log_file, log_name
 from launch.submission import Submission, submissions
 from pipeline.files import read_json
 from pipeline.run_folder import RunFolder
@@ -49,6 +49,7 @@ class Look:
     tasks: Mapping[tuple[str, Job], tuple[Submission, int, Task | None, bool]]
     """(run folder, job) -> submission, number of the array, task, was it cancelled: the last one that was submitted."""
     ends: Mapping[Task, str]
+    _logs: dict[Path, frozenset[str]] = field(default_factory=dict, init=False)
 
     @classmethod
     def now(cls, grid: Grid, has_slurm: bool) -> "Look":
@@ -129,9 +130,15 @@ class Look:
         for job in JOBS:
             if (name, job) in self.tasks:
                 submission, number, task, _ = self.tasks[name, job]
-                if task and (file := log_file(submission.path, number, *task)).is_file():
-                    return file
+                if task and log_name(number, *task) in self._written(submission.path):
+                    return log_file(submission.path, number, *task)
         return None
+
+    def _written(self, submission: Path) -> frozenset[str]:
+        """Names of a submission's logs: listed once, not asked for one by one."""
+        if submission not in self._logs:
+            self._logs[submission] = frozenset(file.name for file in (submission / "logs").glob("*.log"))
+        return self._logs[submission]
 
 
 def is_done(cell: GridCell) -> bool:
