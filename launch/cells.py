@@ -121,6 +121,11 @@ class Grid:
         named = {task: [f"{task}:{metric}" for metric in metrics] for task, metrics in self.metrics.items()}
         return tuple(column for task in tasks for column in named.get(task, [task]))
 
+    def freed(self, before: "Grid") -> list[GridCell]:
+        """The runs of the table that waited in an earlier state of this grid, and can be run now."""
+        waited = {one.position for one in before.waiting}
+        return [one for place, one in enumerate(self.shown) if place in waited and isinstance(one, GridCell)]
+
     def with_choices(self, chosen: Mapping[str, str]) -> "Grid":
         """The grid with these choices made (name -> candidate): what waited for them can be run, and their candidates
         are run no more."""

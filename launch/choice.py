@@ -45,11 +45,9 @@ def resolve(grid: Grid, tell: Tell) -> tuple[Grid, list[str]]:
     problems: list[str] = []
     for choice in (choice for choice in grid.choices if choice.chosen is None):
         try:
-            numbers = {
-                value: [measure(cell, choice.metric) for cell in runs] for value, runs in choice.candidates.items()
-            }
+            numbers = _measured(choice)
         except UnusableError as error:
-            problems.append(f"no choice of {choice.name}: {error}")
+            problems.append(_problem(choice, error))
             continue
         best, *others = best_of({value: fmean(found) for value, found in numbers.items()}, choice.mode)
         path = record_of(grid, choice)
@@ -59,6 +57,25 @@ def resolve(grid: Grid, tell: Tell) -> tuple[Grid, list[str]]:
         tell(f"choice of {choice.name}: {best}, {choice.metric} {fmean(numbers[best]):.5g}{tied} ({path})")
         chosen[choice.name] = best
     return grid.with_choices(chosen), problems
+
+
+def problems_of(grid: Grid) -> list[str]:
+    """Why each open choice cannot be made now."""
+    found = []
+    for choice in (choice for choice in grid.choices if choice.chosen is None):
+        try:
+            _measured(choice)
+        except UnusableError as error:
+            found.append(_problem(choice, error))
+    return found
+
+
+def _measured(choice: Choice) -> dict[str, list[float]]:
+    return {value: [measure(cell, choice.metric) for cell in runs] for value, runs in choice.candidates.items()}
+
+
+def _problem(choice: Choice, error: UnusableError) -> str:
+    return f"no choice of {choice.name}: {error}"
 
 
 def best_of(means: Mapping[str, float], mode: str) -> list[str]:

@@ -40,10 +40,9 @@ def run_grid(
     reasons = _execute(plans, len(grid.shown) > 1, jobs, tell, processes)
     problems: list[str] = []
     if grid.waiting:
-        waited = {one.position for one in grid.waiting}
+        before = grid
         grid, problems = resolve(grid, tell)
-        now = [one for place, one in enumerate(grid.shown) if place in waited and isinstance(one, GridCell)]
-        reasons += _execute([plan_cell(cell) for cell in now], True, jobs, tell, processes)
+        reasons += _execute([plan_cell(cell) for cell in grid.freed(before)], True, jobs, tell, processes)
     if with_report and grid.tasks:
         write_report(source_of_grids([grid]))
     elif with_report:

@@ -8,7 +8,7 @@ from rich.live import Live
 
 from launch import slurm
 from launch.cells import GridCell
-from launch.choice import resolve
+from launch.choice import problems_of, resolve, settle
 from launch.command import run_grid
 from launch.flights import Flight
 from launch.grid import load_grid
@@ -61,6 +61,8 @@ class Control:
     def _show_jobs(self, found: JobPlan) -> None:
         terminal(width=1000).print(plan_table(found))
         tell(plan_words(found, self.grid))
+        if self.grid.waiting:
+            tell(f"the aggregate job makes the choice, and submits the {len(self.grid.waiting)} runs that wait for it")
 
     def _print_scripts(self, found: JobPlan) -> None:
         place = Submission(self.grid.runs.absolute() / FOLDER / "NAME")
@@ -81,8 +83,6 @@ class Control:
         found = Submitter(self.grid, self.profile, tell).submit(plans)
         tell(summary(plans, self.grid.waiting))
         self._show_jobs(found)
-        if self.grid.waiting:
-            tell("submit again when the candidates are done: the choice is made then, and what waits for it submitted")
         return 0
 
     def _resolve(self) -> None:
@@ -100,20 +100,28 @@ class Control:
 
     def status(self, seconds: int | None) -> int:
         """Print the states; with `seconds` again and again, until nothing runs or waits."""
-        states = self._look().states()
+        states = self._states()
         if seconds is None:
             terminal(width=1000).print(state_table(states))
         else:
             states = self._follow(seconds, states)
-        tell(state_words(states) + (f"; {len(self.grid.waiting)} more wait for a choice" if self.grid.waiting else ""))
+        tell(state_words(states))
+        for problem in problems_of(self.grid) if any(_is_stuck(state) for state in states) else ():
+            tell(problem)
         return int(any(state.word in AGAIN for state in states))
+
+    def _states(self) -> list[CellState]:
+        """Of what can be run, then of what waits for a choice that has not been made by now."""
+        self.grid = settle(self.grid) if self.grid.waiting else self.grid
+        look = self._look()
+        return [*look.states(), *look.held_up()]
 
     def _follow(self, seconds: int, states: list[CellState]) -> list[CellState]:
         with Live(state_table(states), console=terminal(width=1000), auto_refresh=False) as live:
             while any(state.word in ("running", "waiting") for state in states):
                 time.sleep(seconds)
                 try:
-                    states = self._look().states()
+                    states = self._states()
                 except StageError as error:  # a busy controller
                     tell(f"{error}; again in {seconds} s")
                 live.update(state_table(states), refresh=True)
@@ -148,6 +156,11 @@ class Control:
             close = did_you_mean(name, names)
             raise UserError(f"{name!r}: the grid has no such cell{close}; `dualtune grid status` names them")
         return self.grid.cells[names.index(name)]
+
+
+def _is_stuck(state: CellState) -> bool:
+    """Whether it waits for a choice that nobody is going to make."""
+    return state.word == "not submitted" and bool(state.detail)
 
 
 def _again(planned: CellPlan, has_failed: bool) -> CellPlan:

@@ -30,11 +30,12 @@ def in_flight(submissions: Sequence[Submission], queue: Sequence[Queued]) -> dic
         by_job.setdefault(queued.task.job, []).append(queued)
         ids[queued.name] = queued.task.job
     for submission in submissions:
+        grid = str(submission.facts.get("grid"))
         for record in submission.records():
             record = _adopted(submission, record, ids)
             for queued in by_job.get(record.id or "", ()):
                 if queued.task.slot not in record.cancelled:
-                    name = record.tasks.get(queued.task.slot, str(submission.facts.get("grid")))
+                    name = record.tasks.get(queued.task.slot, grid)
                     found[name, record.job] = Flight(submission, record, queued)
     return found
 

@@ -89,7 +89,12 @@ def _parameters(
 
 def log_file(submission: Path, number: int, job: str, index: int | str) -> Path:
     """Where a task's output goes, over all its restarts."""
-    return submission / "logs" / f"{number}-{job}_{index}.log"
+    return submission / "logs" / log_name(number, job, index)
+
+
+def log_name(number: int, job: str, index: int | str) -> str:
+    """The name of that file."""
+    return f"{number}-{job}_{index}.log"
 
 
 def _log_pattern(submission: Path, number: int, is_array: bool) -> str:

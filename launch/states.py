@@ -2,7 +2,7 @@
 
 import fcntl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,7 @@ from launch.flights import Flight, in_flight
 from launch.jobs import Task
 from launch.profile import Job
 from launch.progress import Progress, progress
-from launch.script import log_file
+from launch.script import log_file, log_name
 from launch.submission import Submission, submissions
 from pipeline.files import read_json
 from pipeline.run_folder import RunFolder
@@ -49,6 +49,7 @@ class Look:
     tasks: Mapping[tuple[str, Job], tuple[Submission, int, Task | None, bool]]
     """(run folder, job) -> submission, number of the array, task, was it cancelled: the last one that was submitted."""
     ends: Mapping[Task, str]
+    _logs: dict[Path, frozenset[str]] = field(default_factory=dict, init=False)
 
     @classmethod
     def now(cls, grid: Grid, has_slurm: bool) -> "Look":
@@ -76,6 +77,16 @@ class Look:
     def states(self) -> list[CellState]:
         """Of every cell, in the order of the grid."""
         return [self.state(cell) for cell in self.grid.cells]
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the last job of a submission is in the queue, which makes choices and writes the table."""
+        return (self.grid.name, "aggregate") in self.flights
+
+    def held_up(self) -> list[CellState]:
+        """Of what waits for a choice, in the order of the table. It can be done by nobody but the last job."""
+        word: Word = "waiting" if self.has_table else "not submitted"
+        return [CellState(one.cell, word, one.words) for one in self.grid.waiting]
 
     def state(self, cell: GridCell) -> CellState:
         name = cell.folder.root.name
@@ -119,9 +130,15 @@ class Look:
         for job in JOBS:
             if (name, job) in self.tasks:
                 submission, number, task, _ = self.tasks[name, job]
-                if task and (file := log_file(submission.path, number, *task)).is_file():
-                    return file
+                if task and log_name(number, *task) in self._written(submission.path):
+                    return log_file(submission.path, number, *task)
         return None
+
+    def _written(self, submission: Path) -> frozenset[str]:
+        """Names of a submission's logs: listed once, not asked for one by one."""
+        if submission not in self._logs:
+            self._logs[submission] = frozenset(file.name for file in (submission / "logs").glob("*.log"))
+        return self._logs[submission]
 
 
 def is_done(cell: GridCell) -> bool:

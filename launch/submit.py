@@ -1,5 +1,6 @@
 """Handing a plan to Slurm, so that a kill at any moment loses no job and makes none twice."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +46,9 @@ class Submitter:
             return plan
 
     def _flights(self) -> Flights:
-        return in_flight(submissions(self.grid.runs), slurm.queue())
+        """Without the job that this runs in: what it does is not done by waiting for it."""
+        own = os.environ.get("SLURM_JOB_ID")
+        return in_flight(submissions(self.grid.runs), [queued for queued in slurm.queue() if queued.raw != own])
 
     def _plan(self, plans: Sequence[CellPlan], flights: Flights) -> JobPlan:
         return plan_jobs(plans, self.profile, slurm.max_array_size(), tasks(flights))

@@ -251,24 +251,47 @@ _latest: tuple[RunConfig, str] | None = None
 
 
 def _signature(config: RunConfig) -> str:
-    values = as_dict(config)
-    unsigned = (*UNSIGNED, "seed", "data", "training") if config.tuning.kind == "none" else UNSIGNED
-    for field in unsigned:
-        _drop(values, field.split("."))
-    for field, default in LATER.items():
-        _drop(values, field.split("."), only=default)
+    values = config.model_dump(mode="json", exclude=_UNTRAINED if config.tuning.kind == "none" else _EXCLUDED)
+    for parents, defaults in _DEFAULTS.items():
+        _drop(values, parents, defaults)
     return digest({"schema": SCHEMA_VERSION, "config": values})
 
 
-ANY = object()
+def _tree(paths: Sequence[str]) -> dict[str, Any]:
+    """Dotted paths as pydantic takes what to leave out: `{"name": True, "model": {"kernels": True}}`."""
+    tree: dict[str, Any] = {}
+    for path in paths:
+        *parents, key = path.split(".")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[key] = True
+    return tree
 
 
-def _drop(values: Any, path: Sequence[str], only: Any = ANY) -> None:
-    """Remove the key at `path`, in every item of the lists on the way; with `only`, where it has that value."""
+def _by_parents(defaults: dict[str, Any]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Dotted path -> value as (parents) -> {key: value}."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for path, value in defaults.items():
+        *parents, key = path.split(".")
+        found.setdefault(tuple(parents), {})[key] = value
+    return found
+
+
+# A grid signs thousands of configurations: what is left out is worked out once.
+_EXCLUDED = _tree(UNSIGNED)
+_UNTRAINED = _tree((*UNSIGNED, "seed", "data", "training"))
+_DEFAULTS = _by_parents(LATER)
+
+
+def _drop(values: Any, parents: Sequence[str], defaults: dict[str, Any]) -> None:
+    """Remove keys that have their default, below `parents`, in every item of the lists on the way."""
     if isinstance(values, list):
         for item in values:
-            _drop(item, path, only)
-    elif isinstance(values, dict) and len(path) > 1:
-        _drop(values.get(path[0]), path[1:], only)
-    elif isinstance(values, dict) and path[0] in values and (only is ANY or values[path[0]] == only):
-        del values[path[0]]
+            _drop(item, parents, defaults)
+    elif isinstance(values, dict) and parents:
+        _drop(values.get(parents[0]), parents[1:], defaults)
+    elif isinstance(values, dict):
+        for key, default in defaults.items():
+            if key in values and values[key] == default:
+                del values[key]

@@ -4,6 +4,7 @@ import json
 import re
 from functools import lru_cache
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import yaml
@@ -55,33 +56,41 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_sections(path: Path) -> dict[str, Any]:
-    """The same, a top-level key at a time: equal sections of many files are parsed once. Not to be changed in place.
+    """The same, a key at a time: what many files have in common is parsed once. Not to be changed in place.
 
     Raises:
         UserError: as `read_yaml`.
     """
     try:
-        sections = [_section(text) for text in TOP_LEVEL.split(path.read_text(encoding="utf-8")) if text]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return _mapping(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
         return read_yaml(path)
-    keys = [key for section in sections for key in section]
-    if len(set(keys)) < len(sections) or len(keys) != len(sections):
-        return read_yaml(path)
-    return {key: value for section in sections for key, value in section.items()}
 
 
-TOP_LEVEL = re.compile(r"^(?=\w+:)", re.MULTILINE)
+KEYS = re.compile(r"^(?=\w+:)", re.MULTILINE)
+KEY_WITH_KEYS = re.compile(r"(\w+:)\n((?:  +\w.*\n)+)")
 
 
-@lru_cache(maxsize=50_000)
+def _mapping(text: str) -> dict[str, Any]:
+    """Raises ValueError for anything but keys at the start of lines, each given once: that is left to `read_yaml`."""
+    sections = [_section(part) for part in KEYS.split(text) if part]
+    values = {key: value for section in sections for key, value in section.items()}
+    if len(values) != len(sections) or any(len(section) != 1 for section in sections):
+        raise ValueError("not one key in each section")
+    return values
+
+
+@lru_cache(maxsize=100_000)
 def _section(text: str) -> dict[str, Any]:
-    """One key with what is under it; empty where the text is anything else, which is left to `read_yaml`."""
+    """One key with what is under it."""
+    nested = KEY_WITH_KEYS.fullmatch(text)
+    if nested and (body := dedent(nested[2]))[0] != " ":
+        return {key: _mapping(body) for key in _section(nested[1])}
     found = yaml.load(text, Loader=UniqueKeyLoader)
-    try:
-        json.dumps(found, default=str, skipkeys=True)
-    except ValueError:  # an alias within itself
-        return {}
-    return found if isinstance(found, dict) and len(found) == 1 else {}
+    if not isinstance(found, dict):
+        raise ValueError("no key")
+    json.dumps(found, default=str, skipkeys=True)  # ValueError: an alias within itself
+    return found
 
 
 def _kind(values: Any) -> str:

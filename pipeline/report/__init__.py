@@ -7,7 +7,7 @@ from rich.console import Console
 
 from pipeline.files import write_json, write_text
 from pipeline.report.arrangement import arranged
-from pipeline.report.collect import Cell
+from pipeline.report.collect import Cell, uncollected
 from pipeline.report.entry import Table
 from pipeline.report.grouping import cells_of
 from pipeline.report.latex import render_document, render_latex
@@ -26,6 +26,7 @@ MOST_ON_PAGE = 2000
 """Runs; the tables have no limit."""
 
 
+@uncollected()
 def report(
     cells: Sequence[Cell],
     title: str,

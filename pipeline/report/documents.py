@@ -1,10 +1,10 @@
 """What a run got right: the values of a metric document by document, which paired tests need."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
 from pipeline.report.record import Record
 
@@ -38,9 +38,9 @@ def _metrics(lines: list[bytes]) -> list[dict[str, float]]:
     """The metrics of each line. They come last, so that the long texts before them need not be parsed."""
     tails = [line.rpartition(MARK)[2].removesuffix(b"}") for line in lines]
     try:
-        found = json.loads(b"[" + b",".join(tails) + b"]")
+        found: list[dict[str, float]] = from_json(b"[" + b",".join(tails) + b"]")
         if len(found) == len(lines):
-            return [dict(metrics) for metrics in found]
-    except (ValueError, TypeError):
+            return found
+    except ValueError:
         pass  # some other writer's order of keys
-    return [dict(json.loads(line)["metrics"]) for line in lines]
+    return [from_json(line)["metrics"] for line in lines]

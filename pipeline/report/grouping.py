@@ -8,11 +8,12 @@ from typing import Any
 
 from pipeline.config import RunConfig, signature
 from pipeline.errors import UserError
-from pipeline.report.collect import Cell, read_config
+from pipeline.report.collect import Cell, read_config, uncollected
 from pipeline.report.differences import flat
 from pipeline.run_folder import RunFolder
 
 
+@uncollected()
 def cells_of(folders: Sequence[RunFolder]) -> list[Cell]:
     """One cell for each folder; pretrained rows first, the others in the order of the folders.
 

@@ -25,7 +25,9 @@ from pipeline.report.comparison import CONFIDENCE, Comparison, Interval
 
 RESAMPLES = 5_000
 FEW = 250
-"""Documents whose draws are kept: 10 MB of them."""
+"""Documents whose draws are kept: 5 MB of them, which a processor's cache holds."""
+ROUNDING = 1e-6
+"""Between means in float32 of changes that cancel each other. A true mean of so few documents is 0 or far larger."""
 
 Values = NDArray[np.float64]
 Key = TypeVar("Key")
@@ -96,7 +98,7 @@ def bootstrap_means(changes: Values, resamples: int = RESAMPLES, seed: int = 0) 
     documents with each value has to be drawn.
     """
     if len(changes) <= FEW:
-        return _shares(len(changes), resamples, seed) @ changes
+        return (_shares(len(changes), resamples, seed) @ changes.astype(np.float32)).astype(np.float64)
     values, counts = np.unique(changes, return_counts=True)
     generator = np.random.default_rng(seed)
     size = max(1, 10_000_000 // len(values))  # draws at a time, within 80 MB
@@ -106,10 +108,10 @@ def bootstrap_means(changes: Values, resamples: int = RESAMPLES, seed: int = 0) 
 
 
 @lru_cache(maxsize=8)
-def _shares(documents: int, resamples: int, seed: int) -> Values:
+def _shares(documents: int, resamples: int, seed: int) -> NDArray[np.float32]:
     """[resamples, documents]: how often each document was drawn, over their number."""
     even = np.full(documents, 1 / documents)
-    return np.random.default_rng(seed).multinomial(documents, even, resamples) / documents
+    return (np.random.default_rng(seed).multinomial(documents, even, resamples) / documents).astype(np.float32)
 
 
 def _percentiles(resampled: Values) -> Interval:
@@ -119,7 +121,7 @@ def _percentiles(resampled: Values) -> Interval:
 
 def _bootstrap_p(resampled: Values) -> float:
     """Two-sided, never zero: the observed sample is one of the resamples."""
-    below, above = int((resampled <= 1e-12).sum()), int((resampled >= -1e-12).sum())
+    below, above = int((resampled <= ROUNDING).sum()), int((resampled >= -ROUNDING).sum())
     return min(1.0, 2 * (min(below, above) + 1) / (len(resampled) + 1))
 
 

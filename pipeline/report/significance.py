@@ -27,8 +27,9 @@ class Significance:
         """
         rows = [self._with_intervals(row) for row in rows]
         found: dict[bool, dict[Place, Comparison]] = {True: {}, False: {}}
+        bases = {row.group: row for row in reversed(rows) if row.name == baseline}
         for index, row in enumerate(rows):
-            base = next((r for r in rows if r.group == row.group and r.name == baseline), None)
+            base = bases.get(row.group)
             for column, entry in enumerate(row.entries if base not in (None, row) else ()):
                 comparison = self._compare(row, base, column) if base and entry.reference is not None else None
                 if comparison:

@@ -188,15 +188,29 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_equal_sections_of_many_configurations_are_read_as_the_whole_file_is(tmp_path: Path) -> None:
-    texts = ["name: a\nmodel:\n  name: m\n# note\nseed: 3\n", 'name: "a\n b"\ndata:\n- x: 1\n', "{name: a, seed: 3}",
-             "base: &b\n  x: 1\nmore: *b\n"]  # fmt: skip
+    texts = [
+        "name: a\nmodel:\n  name: m\n# note\nseed: 3\n",
+        'name: "a\n b"\ndata:\n- x: 1\n',
+        "{name: a, seed: 3}",
+        "base: &b\n  x: 1\nmore: *b\n",
+        "a:\n  b:\n    c: 1\n    yes: 2\n  d: null\n",
+        "a:\n  b: |\n    c: 1\n  d: 2\n",
+        "a:\n  b: 'x\n  c: 3'\n",
+        "a:\n    b: 1\n    c:\n    - d: 1\n      e: 2\n",
+        "a:\n  plain\n  text\n",
+        "1:\n  2: 3\n",
+        "a:\r\n  b: 1\r\n  c: 2\r\n",
+        "a:\n  b: 1\n  # c: 2\n  d: 3",
+        "a:\n  b: &x 1\n  c: *x\n",
+    ]
     for number, text in enumerate(texts):
         path = tmp_path / f"{number}.yaml"
         path.write_text(text)
         assert read_sections(path) == read_yaml(path)
 
 
-@pytest.mark.parametrize("text", ["name: a\nname: b\n", "a: [1\n", "a: &x [*x]\n", "nothing", "? b\n: c\na: 1\na: 2\n"])
+@pytest.mark.parametrize("text", ["name: a\nname: b\n", "a: [1\n", "a: &x [*x]\n", "nothing", "? b\n: c\na: 1\na: 2\n",
+                                  "a:\n  b: 1\n  b: 2\n", "a:\n  b: 1\n c: 2\n", "a:\n  b: 1\n    c: 2\n"])  # fmt: skip
 def test_a_broken_configuration_is_refused_in_either_way(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
