@@ -5,6 +5,7 @@ from rich.table import Table
 
 from pipeline.config import RunConfig
 from pipeline.files import read_json
+from pipeline.hardware import gpu_named
 from pipeline.run_folder import RunFolder
 from pipeline.train.estimate import Memory, Size, measure, memory
 from pipeline.train.utilisation import flops_of_row
@@ -12,6 +13,20 @@ from pipeline.train.utilisation import flops_of_row
 GIB = 2**30
 ROOM = 0.9
 """Share of a device's memory that a plan may use: kernels and fragmentation take the rest."""
+SHARE_OF_PEAK = 0.4
+"""What well-tuned training of large models reaches (PaLM: 46 %, arXiv 2204.02311, table 3); small ones reach less."""
+MOST = 1024
+"""Processes that a search for a plan that fits ends at."""
+
+
+def device_named(gpu: str, tflops: float) -> tuple[float, float]:
+    """Memory in GiB, and 10^12 operations a second that may be expected (`tflops` where the data sheet has no bf16).
+
+    Raises:
+        UserError: unknown.
+    """
+    found = gpu_named(gpu)
+    return found.gib, found.tflops * SHARE_OF_PEAK if found.tflops else tflops
 
 
 def show_estimate(config: RunConfig, processes: int, gib: float, tflops: float, console: Console) -> None:
@@ -34,7 +49,7 @@ def show_estimate(config: RunConfig, processes: int, gib: float, tflops: float, 
     )
     plans = _plans(config, size, processes, micro)
     console.print(_table(plans, gib, processes))
-    console.print(_advice(plans, gib))
+    console.print(_advice(plans, gib) or _larger(config, size, processes, micro, gib))
     flops = flops_of_row(size.row_weights, config.tuning.kind == "full")
     console.print(f"arithmetic: {flops / 1e9:.2f} GFLOP a token, forward and backward")
     if rows:
@@ -76,7 +91,14 @@ def _fits(plan: Memory, gib: float) -> str:
 
 
 def _advice(plans: dict[str, Memory], gib: float) -> str:
+    """The fastest plan that fits; "" if none does."""
     fitting = [name for name, plan in plans.items() if _fits(plan, gib) == "yes"]
-    if fitting:
-        return f"plan: {fitting[0]} is the fastest that fits"
-    return "plan: nothing fits; more processes, model.gradient_checkpointing or a smaller micro-batch help"
+    return f"plan: {fitting[0]} is the fastest that fits" if fitting else ""
+
+
+def _larger(config: RunConfig, size: Size, processes: int, tokens: int, gib: float) -> str:
+    """On how many devices it would fit: twice as many, and again."""
+    while (processes := 2 * processes) <= MOST:
+        if found := _advice(_plans(config, size, processes, tokens), gib):
+            return f"{found} if there are {processes} processes; it fits no fewer among those tried by doubling"
+    return "plan: nothing fits on any number of devices; model.gradient_checkpointing or a smaller micro-batch help"

@@ -125,9 +125,10 @@ class TrainingConfig(Schema):
     def _read_older_key(cls, values: Any) -> Any:
         """`tensorboard: false` is how configurations said `trackers: []` before there were others."""
         if isinstance(values, dict) and isinstance(values.get("tensorboard"), bool):
+            if "trackers" in values:
+                raise ValueError("tensorboard is the older form of trackers, and both are given: drop tensorboard")
             values = dict(values)
-            older = ["tensorboard"] if values.pop("tensorboard") else []
-            values.setdefault("trackers", older)
+            values["trackers"] = ["tensorboard"] if values.pop("tensorboard") else []
         return values
 
     @field_validator("trackers")

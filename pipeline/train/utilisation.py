@@ -2,24 +2,10 @@
 arXiv 2204.02311, appendix B)."""
 
 from pipeline.config import RunConfig
+from pipeline.hardware import peak_flops
 from pipeline.model import DualBranch
 from pipeline.model.building import decoder_layers
 from pipeline.model.sharding import size
-
-TERA = 10**12
-PEAKS = {
-    "A30": 165, "A40": 149.7, "A100": 312, "L4": 121, "L40S": 362, "H100": 989, "H100 PCIe": 756, "H100 NVL": 835,
-    "H200": 989, "H200 NVL": 835,
-}  # fmt: skip
-"""10^12 bf16 operations a second with float32 sums and without sparsity, from NVIDIA's data sheets of these devices
-(half of what those give with sparsity). A key is what follows NVIDIA in the device's name, up to its memory."""
-
-
-def peak_flops(device: str) -> float | None:
-    """Operations a second of a device by its name, such as `NVIDIA H100 80GB HBM3`; None if it isn't in the table."""
-    words = device.removeprefix("NVIDIA ").replace("-", " ")
-    fitting = [name for name in PEAKS if f"{words} ".startswith(f"{name} ")]
-    return PEAKS[max(fitting, key=len)] * TERA if fitting else None
 
 
 def flops_of_row(row_weights: int, is_full: bool) -> int:

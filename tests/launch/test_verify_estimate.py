@@ -10,6 +10,7 @@ from rich.console import Console
 
 from launch.estimate import show_estimate
 from launch.verify import compare
+from pipeline.cli import main
 from pipeline.config import RunConfig
 from pipeline.model import build_model
 from pipeline.run_folder import RunFolder
@@ -80,5 +81,25 @@ def test_what_is_printed() -> None:
     show_estimate(config_of("lora"), processes=2, gib=0.0001, tflops=1, console=Console(file=output, width=200))
     text = output.getvalue()
     assert "stage 3, optimizer on CPU" in text
-    assert "plan: nothing fits" in text
+    assert "plan: nothing fits on any number of devices" in text
     assert "1 of them" not in text and "2 of them" in text
+
+
+def test_a_device_by_name_and_how_many_of_them_fit(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    values = {"model": {"name": str(STORIES)}, "data": {"sources": [{"path": "rows.jsonl"}]}, "tuning": "full"}
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(values))
+    assert main(["estimate", str(config), "--gpu", "a100-80"]) == 0
+    text = capsys.readouterr().out
+    assert "fits 80 GiB" in text and "plan: stage 0 (DDP) is the fastest that fits" in text
+    assert main(["estimate", str(config), "--gpu", "Voodoo"]) == 2
+    assert "--gpu Voodoo: not known" in capsys.readouterr().err
+
+
+def test_how_many_devices_it_takes() -> None:
+    config = config_of(batch_size=1, micro_batch_size=1, micro_batch_tokens=8)
+    size, output = measure(config), io.StringIO()
+    enough = memory(size, 3, processes=8, tokens=8, recomputes=False, offloads=True).total
+    less = memory(size, 3, processes=4, tokens=8, recomputes=False, offloads=True).total
+    show_estimate(config, 2, (enough + less) / 2 / 2**30 / 0.9, 1, Console(file=output, width=200))
+    assert "plan: stage 3, optimizer on CPU is the fastest that fits if there are 8 processes" in output.getvalue()

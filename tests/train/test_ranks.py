@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -107,7 +108,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "broken_off",
         "trained",
     ]
-    return start(tmp_path_factory.mktemp("two"), 2, cases, timeout=300)
+    return start(tmp_path_factory.mktemp("two"), 2, cases, timeout=900)
 
 
 def alone(folder: Path, kind: str, method: str, steps: int, **options: Any) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def test_two_processes_equal_one(two: dict[str, Any], case: dict[str, Any], tmp_
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return start(tmp_path_factory.mktemp("moved"), 2, [name("moved", case) for case in MOVED], timeout=200)
+    return start(tmp_path_factory.mktemp("moved"), 2, [name("moved", case) for case in MOVED], timeout=600)
 
 
 @pytest.mark.parametrize("case", MOVED, ids=lambda case: "-".join(map(str, case.values())))
@@ -242,7 +243,7 @@ class Command:
             time.sleep(0.02)
         os.kill(self.ranks()[rank], number)
 
-    def end(self, timeout: float = 120) -> tuple[int, str]:
+    def end(self, timeout: float = 600) -> tuple[int, str]:
         text, _ = self.process.communicate(timeout=timeout)
         return self.process.returncode, text
 
@@ -254,7 +255,7 @@ def newest(folder: RunFolder) -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds child processes in /proc")
 def test_stopped_killed_and_gone_on_equals_straight(two: dict[str, Any], tmp_path: Path) -> None:
-    """`dualtune train --processes 2` under ZeRO-3."""
+    """`dualtune train --processes 2` under ZeRO-3; the last start goes on from a checkpoint that was put aside."""
     straight = RunFolder(Path(two["trained"]))
     config = config_of(tmp_path / "stopped", "full", **LONG_RUN)
 
@@ -268,6 +269,7 @@ def test_stopped_killed_and_gone_on_equals_straight(two: dict[str, Any], tmp_pat
     assert newest(stopped.folder) == logged >= 5
     assert f"stopped after step {logged} of 18" in text
     assert "FutureWarning" not in text
+    aside = shutil.copytree(stopped.folder.checkpoints / f"step-{logged:06d}", tmp_path / f"step-{logged:06d}")
 
     with pytest.raises(StageError, match="written with processes 2, this run has 1: go on with 2, or remove the ch"):
         train(config_of(tmp_path / "stopped", "full", **LONG_RUN | {"zero": {"stage": 0}}), stopped.folder)
@@ -279,8 +281,9 @@ def test_stopped_killed_and_gone_on_equals_straight(two: dict[str, Any], tmp_pat
     assert "a process of the run was killed by SIGKILL" in text
     assert newest(killed.folder) >= logged
 
-    status, text = Command(config).end()
+    status, text = Command(config, "--resume", str(aside)).end()
     assert status == 0, text
+    assert f"resumed after step {logged} of 18" in text
     for file in ("model.safetensors", "prompt_branch.safetensors"):
         assert (stopped.folder.model / file).read_bytes() == (straight.model / file).read_bytes()
     losses = [[row["loss"] for row in read_metrics(folder.metrics)] for folder in (stopped.folder, straight)]
@@ -296,7 +299,7 @@ FOUR: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return start(tmp_path_factory.mktemp("four"), 4, [name("losses", case) for case in FOUR], timeout=300)
+    return start(tmp_path_factory.mktemp("four"), 4, [name("losses", case) for case in FOUR], timeout=900)
 
 
 @pytest.mark.parametrize("case", FOUR, ids=lambda case: case["kind"])

@@ -164,3 +164,5 @@ def test_older_key_still_works(tmp_path: Path) -> None:
     read = train_config.TrainingConfig.model_validate
     assert read({"tensorboard": False}).trackers == []
     assert read({"tensorboard": True}).trackers == read({}).trackers == ["tensorboard"]
+    with pytest.raises(ValueError, match="tensorboard is the older form of trackers, and both are given"):
+        read({"tensorboard": True, "trackers": ["wandb"]})

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from train_runs import make_model, run_config
 
+from pipeline.hardware import peak_flops
 from pipeline.train.estimate import measure
-from pipeline.train.utilisation import Utilisation, peak_flops
+from pipeline.train.utilisation import Utilisation
 
 
 @pytest.mark.parametrize(
@@ -15,9 +16,15 @@ from pipeline.train.utilisation import Utilisation, peak_flops
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA H100 PCIe", 756),
         ("NVIDIA A100-SXM4-40GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA H100 NVL", 835),
         ("NVIDIA L4", 121),
         ("NVIDIA L40S", 362),
         ("NVIDIA H200", 989),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("Tesla V100-SXM2-32GB", None),
         ("NVIDIA A1000", None),
         ("CPU", None),
     ],
