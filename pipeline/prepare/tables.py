@@ -15,6 +15,8 @@ from pipeline.prepare.containers import DataFile
 from pipeline.prepare.readers import check_row
 from pipeline.prepare.record import Fault, Record
 
+DAMAGES = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What Arrow raises for a damaged table; the last for damaged names of columns."""
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -57,7 +59,7 @@ def _reading(file: DataFile, kind: str) -> Iterator[Any]:
             if fault:
                 raise UserError(f"{file.shown}: {fault}")
             yield pa.BufferReader(content)
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGES as error:
         raise _damaged(file.shown, kind, error) from None
 
 
@@ -67,7 +69,7 @@ def _until_damage(batches: Iterator[pa.RecordBatch], file: DataFile, kind: str) 
         for record in _rows(batches):
             read = record.line
             yield record
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGES as error:
         if not read:
             raise _damaged(file.shown, kind, error) from None
         yield Record(read + 1, None, Fault(f"not a whole {kind} file: cut off or damaged", _first_line(error)))

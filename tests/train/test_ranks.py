@@ -215,7 +215,7 @@ def test_checkpoint_that_one_rank_cannot_write_is_none(two: dict[str, Any]) -> N
 def test_signal_to_a_waiting_rank_breaks_off_the_work_of_another(two: dict[str, Any]) -> None:
     found = two["broken_off"]
     assert found["found"] == [["stopped while data were prepared: the same command goes on", 128 + signal.SIGTERM]] * 2
-    assert found["seconds"] < 10
+    assert found["seconds"] < 60  # on a quiet machine less than 10
 
 
 class Command:
@@ -264,7 +264,7 @@ def test_stopped_killed_and_gone_on_equals_straight(two: dict[str, Any], tmp_pat
     sent = time.monotonic()
     status, text = stopped.end()
     assert status == 128 + signal.SIGTERM, text
-    assert time.monotonic() - sent < 10
+    assert time.monotonic() - sent < 60  # on a quiet machine less than 10
     logged = len(read_metrics(stopped.folder.metrics))
     assert newest(stopped.folder) == logged >= 5
     assert f"stopped after step {logged} of 18" in text
