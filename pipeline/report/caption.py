@@ -10,6 +10,9 @@ from pipeline.report.published import PAPER
 from pipeline.report.record import Cost
 from pipeline.report.statistics import DDOF
 
+NAMED = 12
+"""Rows that are named for their number of runs, at most; more of one number are "all others"."""
+
 
 def caption(table: Table, layout: Layout) -> str:
     """Metric, seeds, ddof, documents, limits, and what bold and the difference mean."""
@@ -62,8 +65,11 @@ def _seeds(table: Table, layout: Layout) -> str:
     spread = means[layout.spread]
     if len(counts) == 1:
         return f"{spread}, n = {next(iter(counts))}."
-    named = "; ".join(f"n = {n}: {', '.join(names)}" for n, names in counts.items())
-    return f"{spread}; {named}." if named else ""
+    most = max(counts, key=lambda n: len(counts[n]), default=0)
+    rest = most if len(counts.get(most, ())) > NAMED else None
+    named = [f"n = {n}: {', '.join(names)}" for n, names in counts.items() if n != rest]
+    named += [] if rest is None else [f"n = {rest}: all others"]
+    return f"{spread}; {'; '.join(named)}." if named else ""
 
 
 def _counts(rows: list[Row]) -> dict[int, list[str]]:

@@ -1,5 +1,7 @@
 """The table as LaTeX with booktabs: a fragment to \\input into a paper, and a document that compiles as it is."""
 
+from collections.abc import Sequence
+
 from pipeline.report.entry import NOISE, Entry, Row, Table
 
 SPECIAL = {
@@ -29,6 +31,8 @@ SPECIAL = {
 }
 
 APPROXIMATELY = r"\,\approx"
+PAGE = 45
+"""Rows that fit on a page under a long caption: what a float has beyond, LaTeX prints off the paper."""
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[margin=2cm]{geometry}
@@ -44,28 +48,53 @@ def render_document(*tables: Table) -> str:
 
 
 def render_latex(table: Table) -> str:
-    """A table environment, scaled down where it is wider than the line. It needs \\usepackage{booktabs,graphicx}."""
+    """A table environment, scaled down where it is wider than the line; one for each page of a table that is longer.
+
+    It needs \\usepackage{booktabs,graphicx}.
+    """
+    *pages, last = _pages(table)
+    lines = [line for number, blocks in enumerate(pages) for line in [*_page(table, blocks, number), r"\clearpage"]]
+    notes = [rf"{_raised(letter)} {escape(text)}\par" for letter, text in table.notes]
+    return "\n".join([*lines, *_page(table, last, len(pages), notes)]) + "\n"
+
+
+def _pages(table: Table) -> list[list[list[Row]]]:
+    """The blocks of each page; a block may go on over several."""
+    pages: list[list[list[Row]]] = [[]]
+    room = PAGE
+    for rows in table.blocks:
+        while rows:
+            if not room:
+                pages.append([])
+                room = PAGE
+            pages[-1].append(rows[:room])
+            rows, room = rows[room:], room - len(pages[-1][-1])
+    return pages
+
+
+def _page(table: Table, blocks: list[list[Row]], number: int, notes: Sequence[str] = ()) -> list[str]:
     headings = [escape(heading) for heading in table.headings]
     lead = len(table.lead_headings)
-    lines = [
+    caption = f"{escape(table.title)} (continued)." if number else f"{escape(table.title)}. {escape(table.caption)}"
+    return [
         r"\begin{table}[htbp]",
+        *([r"\addtocounter{table}{-1}"] if number else []),
         r"\centering",
         r"\small",
         r"\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{escape(table.title)}. {escape(table.caption)}}}",
+        rf"\caption{{{caption}}}",
         r"\smallskip",
         rf"\sbox0{{\begin{{tabular}}{{{'l' * lead}{'r' * (len(headings) - lead)}}}",
         r"\toprule",
         _line(headings),
-        *(line for block in table.blocks for line in [r"\midrule", *_block(table, block)]),
+        *(line for block in blocks for line in [r"\midrule", *_block(table, block)]),
         r"\bottomrule",
         r"\end{tabular}}",
         r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi",
         r"\par\smallskip\raggedright\footnotesize",
-        *(rf"{_raised(letter)} {escape(text)}\par" for letter, text in table.notes),
+        *notes,
         r"\end{table}",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def escape(text: str) -> str:

@@ -117,6 +117,18 @@ def test_latex_is_balanced(make_run: MakeRun, tmp_path: Path) -> None:
     assert {len(re.findall(r"(?<!\\)&", line)) for line in body.splitlines() if line.endswith(r"\\")} == {4}
 
 
+def test_a_long_table_is_continued_on_further_pages(make_run: MakeRun, tmp_path: Path) -> None:
+    cells = [make_run(f"Row {number}", seed, {"piqa": 0.5}) for number in range(100) for seed in (42, 43)[: number + 1]]
+    table = report(cells, "T", None, tmp_path, quiet())
+    text = (tmp_path / "table.tex").read_text(encoding="utf-8")
+    assert re.findall(r"^Row (\d+) &", text, re.MULTILINE) == [str(number) for number in range(100)]
+    pages = text.split(r"\clearpage")
+    assert [page.count(r"\begin{table}") for page in pages] == [1, 1, 1]
+    assert "n = 1: Row 0; n = 2: all others." in table.caption
+    assert pages[0].count("all others") == text.count("all others") == 1
+    assert pages[2].count(r"\addtocounter{table}{-1}") == 1 and "T (continued)." in pages[2]
+
+
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed: the LaTeX was not compiled")
 def test_latex_compiles(make_run: MakeRun, tmp_path: Path) -> None:
     report(awkward_cells(make_run), AWKWARD, AWKWARD, tmp_path, quiet())
