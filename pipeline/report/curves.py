@@ -14,6 +14,7 @@ QUANTITIES = {
     "tokens_per_second": "tokens a second",
     "peak_memory_bytes": "peak memory (GB)",
 }
+LARGEST = 1e300
 SCALES = {"peak_memory_bytes": 1e-9}
 
 Point = tuple[float, float]
@@ -37,7 +38,7 @@ def read_curves(path: Path) -> Curves:
     except OSError:
         lines = []
     found = [values for line in _thinned(lines, POINTS) if (values := _parsed(line))]
-    reports = [values for line in lines if b'"alphas"' in line and (values := _parsed(line))]
+    reports = [values for line in lines if b'"alphas"' in line and (values := _parsed(line)) and _has_ratios(values)]
     return Curves(
         {name: _points(found, name) for name in QUANTITIES},
         updates=int(found[-1]["step"]) if found else 0,
@@ -54,14 +55,26 @@ def _thinned(lines: list[bytes], count: int) -> list[bytes]:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """None for a line that a kill left incomplete."""
+    """None for a line that a kill left incomplete, or that is damaged otherwise."""
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return values if isinstance(values, dict) and "step" in values else None
+    return values if isinstance(values, dict) and _is_number(values.get("step")) else None
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it can be drawn: not NaN, not infinite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def _has_ratios(values: dict[str, Any]) -> bool:
+    layers = values.get("alphas")
+    return isinstance(layers, list) and all(
+        isinstance(layer, dict) and all(_is_number(layer.get(part)) for part in ("key", "value")) for layer in layers
+    )
 
 
 def _points(found: list[dict[str, Any]], name: str) -> list[Point]:
     scale = SCALES.get(name, 1.0)
-    return [(float(values["step"]), scale * float(values[name])) for values in found if name in values]
+    return [(float(values["step"]), scale * float(values[name])) for values in found if _is_number(values.get(name))]

@@ -30,6 +30,19 @@ SPECIAL = {
     "-": "-{}",  # otherwise -- becomes a dash
 }
 
+GREEK = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi "
+    "omega Gamma Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
+)
+SPECIAL |= dict(zip("αβγδεζηθικλμνξπρστυφχψωΓΘΛΞΠΣΥΦΨΩ", (rf"$\{name}$" for name in GREEK.split()), strict=True))
+SPECIAL |= {
+    "≤": r"$\leq$",
+    "\N{MINUS SIGN}": "$-$",
+    "\N{MULTIPLICATION SIGN}": r"$\times$",
+    "→": r"$\rightarrow$",
+    "∞": r"$\infty$",
+}
+
 APPROXIMATELY = r"\,\approx"
 PAGE = 45
 """Rows that fit on a page under a long caption: what a float has beyond, LaTeX prints off the paper."""
@@ -99,7 +112,8 @@ def _page(table: Table, blocks: list[list[Row]], number: int, notes: Sequence[st
 
 def escape(text: str) -> str:
     """Text that LaTeX prints as it is, on one line."""
-    return "".join(SPECIAL.get(character, character) for character in " ".join(text.split()))
+    line = " ".join("".join(c if c.isprintable() or c.isspace() else "" for c in text).split())
+    return "".join(SPECIAL.get(character, character) for character in line)
 
 
 def _line(cells: list[str]) -> str:

@@ -10,8 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pipeline.config import RunConfig
 from pipeline.faults import explain
 
-UNBOUNDED = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "bleu", "chrf", "ter")
-"""Metrics of lm-eval that are not fractions; every other one must lie between 0 and 1."""
+UNBOUNDED = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "bleu", "chrf", "ter", "rouge", "mcc",
+             "brier_score", "mse", "mae")  # fmt: skip
+"""How metrics of lm-eval begin that are not fractions; every other one must lie between 0 and 1."""
+ROUNDING = 1e-9
+"""By which a mean of ones may be larger than 1."""
 
 
 class UnusableError(Exception):
@@ -141,7 +144,7 @@ Outcome = Measurement | Missing
 
 def is_fraction(metric: str) -> bool:
     """Whether the metric (with or without its filter, `exact_match,strict-match`) lies between 0 and 1."""
-    return metric.partition(",")[0] not in UNBOUNDED
+    return not metric.startswith(UNBOUNDED)
 
 
 def read_evaluation(path: Path, task: str, config: RunConfig, signature: str, metric: str | None = None) -> Evaluation:
@@ -190,5 +193,5 @@ def _check_value(evaluation: Evaluation) -> None:
         raise UnusableError(f"evaluation of {evaluation.task} has no number for {name}")
     if not math.isfinite(value):
         raise UnusableError(f"evaluation of {evaluation.task} failed: {name} is {value}")
-    if is_fraction(name) and not 0 <= value <= 1:
+    if is_fraction(name) and not 0 <= value <= 1 + ROUNDING:
         raise UnusableError(f"evaluation of {evaluation.task} failed: {name} is {value}, not a fraction from 0 to 1")

@@ -42,8 +42,9 @@ class Significance:
     def _with_intervals(self, row: Row) -> Row:
         for column, entry in enumerate(row.entries):
             values = [self._of(part) for part in _parts(row, column)] if entry.complete else []
-            if values and all(found is not None for found in values):
-                row = row.with_entry(column, interval=interval_and_p([v for v in values if v is not None])[0])
+            found = [one for one in values if one is not None and one.shape[1] > 1]  # one document has no variance
+            if found and len(found) == len(values):
+                row = row.with_entry(column, interval=interval_and_p(found)[0])
         return row
 
     def _compare(self, row: Row, base: Row, column: int) -> Comparison | None:

@@ -12,6 +12,8 @@ HEADINGS = (
     "baseline", "difference", "difference_low", "difference_high", "p", "p_holm", "within_noise", "published",
     "documents", "limit", "seeds", "missing",
 )  # fmt: skip
+TEXTS = ("table", "model", "method", "column", "task", "metric", "baseline", "missing")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def render_csv(table: Table) -> str:
@@ -21,8 +23,13 @@ def render_csv(table: Table) -> str:
     writer.writeheader()
     for row in table.rows:
         for column, entry in zip(table.columns, row.entries, strict=True):
-            writer.writerow(_line(table, row, column, entry))
+            writer.writerow({key: _inert(key, value) for key, value in _line(table, row, column, entry).items()})
     return text.getvalue()
+
+
+def _inert(key: str, value: Any) -> Any:
+    """A text that a spreadsheet would compute (`=1+1`) gets an apostrophe, which makes it a text there."""
+    return f"'{value}" if key in TEXTS and str(value or "").startswith(FORMULA) else value
 
 
 def _line(table: Table, row: Row, column: Column, entry: Entry) -> dict[str, Any]:

@@ -16,6 +16,11 @@ MOST_ROWS = 300
 """More are not for reading in a terminal, and take it a long time."""
 
 
+def printable(text: str) -> str:
+    """Without what moves a terminal's cursor, clears it or turns its text around; lines stay lines."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def render_terminal(table: Table, console: Console) -> RenderableType:
     """The table with caption and notes. Too wide for one line a row: the spread moves below its value, and if
     that is still too wide, the columns are spread over several tables."""
@@ -23,7 +28,8 @@ def render_terminal(table: Table, console: Console) -> RenderableType:
     if len(table.rows) > MOST_ROWS:
         notes.append(Text(f"the first {MOST_ROWS} of {len(table.rows)} rows: the files have all", style="yellow"))
         table = replace(table, rows=table.rows[:MOST_ROWS])
-    return Group(Text(table.title, style="bold"), *_grids(table, console), Text(table.caption, style="dim"), *notes)
+    title, caption = Text(printable(table.title), style="bold"), Text(printable(table.caption), style="dim")
+    return Group(title, *_grids(table, console), caption, *notes)
 
 
 def _grids(table: Table, console: Console) -> Sequence[Grid]:
@@ -43,9 +49,10 @@ def _fits(grid: Grid, console: Console) -> bool:
 def _grid(table: Table, columns: Sequence[int], stacked: bool, console: Console) -> Grid:
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=stacked)
     for heading in table.lead_headings:
-        grid.add_column(Text(heading), overflow="fold", max_width=max(12, console.width // 3))
+        grid.add_column(Text(printable(heading)), overflow="fold", max_width=max(12, console.width // 3))
     for index in columns:
-        grid.add_column(Text(table.headings[len(table.lead_headings) + index]), justify="right", no_wrap=True)
+        heading = table.headings[len(table.lead_headings) + index]
+        grid.add_column(Text(printable(heading)), justify="right", no_wrap=True)
     for block in table.blocks:
         for number, row in enumerate(block):
             texts = [_text(entry, stacked) for entry in row.entries]
@@ -58,7 +65,10 @@ def _grid(table: Table, columns: Sequence[int], stacked: bool, console: Console)
 def _lead(table: Table, row: Row, number: int) -> list[Text]:
     """Texts in front of the numbers; a group is named in its first row only."""
     texts = table.lead(row)
-    return [Text("" if number and table.group_heading and not place else text) for place, text in enumerate(texts)]
+    return [
+        Text("" if number and table.group_heading and not place else printable(text))
+        for place, text in enumerate(texts)
+    ]
 
 
 def _text(entry: Entry, stacked: bool) -> Text:

@@ -21,6 +21,7 @@ from pipeline.report.documents import read_values
 from pipeline.report.grouping import leaves
 from pipeline.report.paired import flips, mcnemar_p
 from pipeline.report.record import UnusableError
+from pipeline.report.terminal import printable
 from pipeline.run_folder import RunFolder
 
 Pair = tuple[str, str, str]
@@ -99,7 +100,10 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _scored(folder: RunFolder, config: RunConfig) -> list[str]:
-    return [task for task in config.evaluation.tasks if _json(folder.evaluation(task)).get("metrics")]
+    contents = {task: _json(folder.evaluation(task)) for task in config.evaluation.tasks}
+    return [
+        task for task, found in contents.items() if isinstance(found.get("metrics"), dict) and "main_metric" in found
+    ]
 
 
 def _differing(first: dict[str, Any], second: dict[str, Any]) -> list[Pair]:
@@ -142,7 +146,7 @@ def _losses(folders: Sequence[RunFolder]) -> list[tuple[int, float, float]]:
 def _flips(task: str, folders: Sequence[RunFolder]) -> Flips:
     contents = [_json(folder.evaluation(task)) for folder in folders]
     metric = str(contents[0]["main_metric"])
-    scores = tuple(float(content["metrics"].get(metric, float("nan"))) for content in contents)
+    scores = tuple(_score(content, metric) for content in contents)
     found = Flips(task, metric, (scores[0], scores[1]))
     if contents[0].get("task_hash") != contents[1].get("task_hash"):
         return Flips(task, metric, found.scores, fault="scored on other documents or prompts")
@@ -151,6 +155,12 @@ def _flips(task: str, folders: Sequence[RunFolder]) -> Flips:
         return Flips(task, metric, found.scores, fault="the records of the documents are not there")
     gained, lost = (tuple(map(int, np.flatnonzero(change > 0))) for change in (second - first, first - second))
     return Flips(task, metric, found.scores, gained, lost, mcnemar_p(*flips(second, first)))
+
+
+def _score(evaluation: dict[str, Any], metric: str) -> float:
+    """NaN where there is none."""
+    value = evaluation["metrics"].get(metric)
+    return float(value) if isinstance(value, int | float) else float("nan")
 
 
 def render(found: TwoRuns, documents: int) -> RenderableType:
@@ -180,7 +190,7 @@ def _section(title: str, rows: Sequence[Pair], nothing: str) -> list[RenderableT
     for heading in ("", "1", "2"):
         grid.add_column(heading, overflow="fold")
     for row in rows:
-        grid.add_row(*map(Text, row))
+        grid.add_row(*(Text(printable(text)) for text in row))
     return [Text(f"\n{title}", style="bold"), grid]
 
 
@@ -199,8 +209,11 @@ def _documents(found: Flips, folders: Sequence[Path], count: int) -> list[Render
     places = sorted([*found.gained, *found.lost])[:count]
     if not places:
         return []
-    lines = [RunFolder(folder).samples(found.task).read_bytes().splitlines() for folder in folders]
-    rows = [_document(*(json.loads(each[place]) for each in lines)) for place in places]
+    try:
+        lines = [RunFolder(folder).samples(found.task).read_bytes().splitlines() for folder in folders]
+        rows = [_document(*(json.loads(each[place]) for each in lines)) for place in places]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return [Text(f"the records of these documents are damaged ({type(error).__name__})", style="yellow")]
     more = len(found.gained) + len(found.lost) - len(places)
     _, *grid = _section(f"{found.task}: documents", rows, "")
     return [*grid, *([Text(f"and {more} more", style="dim")] if more else [])]
