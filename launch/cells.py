@@ -103,6 +103,11 @@ class Grid:
         return next(iter([*self.cells, *(one.cell for one in self.waiting)])).config.paths.runs
 
     @property
+    def open_choices(self) -> list[Choice]:
+        """Those that have not been made."""
+        return [choice for choice in self.choices if choice.chosen is None]
+
+    @property
     def shown(self) -> tuple[GridCell | Waiting, ...]:
         """What the table has rows of, in its order."""
         waiting: dict[int, Waiting] = {one.position: one for one in self.waiting}

@@ -43,7 +43,7 @@ def resolve(grid: Grid, tell: Tell) -> tuple[Grid, list[str]]:
     """
     chosen: dict[str, str] = {}
     problems: list[str] = []
-    for choice in (choice for choice in grid.choices if choice.chosen is None):
+    for choice in grid.open_choices:
         try:
             numbers = _measured(choice)
         except UnusableError as error:
@@ -62,7 +62,7 @@ def resolve(grid: Grid, tell: Tell) -> tuple[Grid, list[str]]:
 def problems_of(grid: Grid) -> list[str]:
     """Why each open choice cannot be made now."""
     found = []
-    for choice in (choice for choice in grid.choices if choice.chosen is None):
+    for choice in grid.open_choices:
         try:
             _measured(choice)
         except UnusableError as error:

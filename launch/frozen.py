@@ -22,7 +22,7 @@ def freeze_grid(grid: Grid) -> dict[str, Any]:
     """All of a grid but its cells."""
     metrics = {task: list(names) for task, names in grid.metrics.items()}
     layout = {"metrics": metrics, "reference": grid.reference, "blocks": grid.blocks}
-    choices = {"choices": [_freeze_choice(one) for one in grid.choices if one.chosen is None],
+    choices = {"choices": [_freeze_choice(one) for one in grid.open_choices],
                "waiting": [_freeze_waiting(one) for one in grid.waiting]}  # fmt: skip
     return {"name": grid.name, "baseline": grid.baseline, **layout, **choices}
 
