@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from launch_inputs import CLUSTER, SLURM_PATH
@@ -20,3 +21,11 @@ def cluster() -> Iterator[dict[str, str]]:
     finally:
         subprocess.run([CLUSTER, "-d", folder, "stop"], check=True, timeout=60)
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def slurm_folder(cluster: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own, for a test that is a client of the cluster."""
+    for name in ("PATH", "SLURM_CONF"):
+        monkeypatch.setenv(name, cluster[name])
+    return tmp_path

@@ -1,10 +1,12 @@
 """A tiny grid on the 260K-parameter Llama, for real runs in seconds."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +81,27 @@ def dualtune(*arguments: str, folder: Path, timeout: float = 240) -> subprocess.
         process.send_signal(signal.SIGKILL)
         raise
     return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+
+def ask(*words: str) -> str:
+    """What a command of Slurm prints."""
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def wait_for_an_empty_queue(seconds: float = 1200) -> None:
+    """Until every job of the cluster is over. Quiet cores need a fraction of that time."""
+    until = time.monotonic() + seconds
+    while queue := ask("squeue", "-h", "-r").strip():
+        assert time.monotonic() < until, queue
+        time.sleep(0.5)
+
+
+def logs(folder: Path) -> str:
+    """The output of all jobs of the submissions in `folder`."""
+    return "\n".join(path.read_text() for path in sorted(folder.glob("runs/.submissions/*/logs/*")))
+
+
+def events(run: Path, job: str = "train") -> list[str]:
+    """What became of the attempts of a run's job, in order."""
+    lines = map(json.loads, (run / "attempts.jsonl").read_text().splitlines())
+    return [line["event"] for line in lines if line["job"] == job]

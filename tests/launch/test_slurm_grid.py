@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 import yaml
-from launch_inputs import CLUSTER, DATA, dualtune, needs_slurm, tiny_grid, write_grid
+from launch_inputs import (
+    CLUSTER,
+    DATA,
+    ask,
+    dualtune,
+    events,
+    logs,
+    needs_slurm,
+    tiny_grid,
+    wait_for_an_empty_queue,
+    write_grid,
+)
 
 pytestmark = [pytest.mark.slow, needs_slurm]
 
@@ -54,10 +65,6 @@ def grid(*arguments: str, folder: Path, status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def ask(*words: str) -> str:
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
-
-
 def wait(done: Callable[[], Any], seconds: float, what: str) -> Any:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -82,11 +89,6 @@ def steps(run: Path) -> list[int]:
     return [json.loads(line)["step"] for line in lines if line.endswith("}")]
 
 
-def events(run: Path, job: str = "train") -> list[str]:
-    lines = map(json.loads, (run / "attempts.jsonl").read_text().splitlines())
-    return [line["event"] for line in lines if line["job"] == job]
-
-
 def numbers(folder: Path) -> dict[str, Any]:
     """Scores and final losses of all runs that have them."""
     found = {}
@@ -102,12 +104,8 @@ def undisturbed(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("slurm") / "undisturbed"
     grid_in(folder)
     grid("submit", "grid.yaml", "--cluster", "cluster.yaml", folder=folder)
-    wait(is_over, PATIENCE, "the grid")
+    wait_for_an_empty_queue(PATIENCE)
     return folder
-
-
-def logs(folder: Path) -> str:
-    return "\n".join(path.read_text() for path in sorted(folder.glob("runs/.submissions/*/logs/*")))
 
 
 def test_one_command_leads_to_the_table(undisturbed: Path) -> None:
@@ -151,7 +149,7 @@ def test_a_disturbed_grid_ends_with_the_same_numbers(undisturbed: Path, tmp_path
     disturb(folder, "bitune-1", lambda job, run: ask(str(CLUSTER), "-d", cluster_folder(), "kill-node", "node2"))
     wait(lambda: not ask("squeue", "-h", "-t", "RUNNING,COMPLETING"), 120, "the end of node2")
     ask(str(CLUSTER), "-d", cluster_folder(), "start-node", "node2")
-    wait(is_over, PATIENCE, "the grid")
+    wait_for_an_empty_queue(PATIENCE)
 
     found, expected = numbers(folder), numbers(undisturbed)
     assert {name: found[name] for name in expected} == expected, logs(folder)
