@@ -3,5 +3,11 @@
 
 def printable(text: str) -> str:
     """Without what moves a terminal's cursor, clears it or turns its text around, and without halves of characters,
-    which no file can hold; lines stay lines."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    which no file can hold; lines stay lines, other white space becomes spaces."""
+    return "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    if character.isprintable() or character == "\n":
+        return character
+    return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
