@@ -208,7 +208,10 @@ def record_failure(folder: RunFolder, stage: str, reason: str) -> None:
 
 def failure(folder: RunFolder) -> str:
     """The recorded reason as `stage: reason`, or "" when nothing failed."""
-    values = read_json(folder.failure)
+    try:
+        values = read_json(folder.failure)
+    except OSError as error:
+        return f"{folder.failure.name} cannot be read ({error.strerror or error})"
     return f"{values.get('stage', '?')}: {values.get('error', '?')}" if isinstance(values, dict) else ""
 
 

@@ -46,6 +46,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UserError(f"{path}{where}: not valid YAML ({problem})") from None
+    except (ValueError, RecursionError) as error:  # the 13th month; a number of 5,000 digits
+        raise UserError(f"{path}: not valid YAML ({error})") from None
     try:
         json.dumps(values, default=str, skipkeys=True)
     except ValueError:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import RunConfig, as_dict
+from pipeline.config import as_dict
 from pipeline.errors import UserError
 from pipeline.report.collect import Cell
 from pipeline.report.cost import PREFIX
@@ -25,7 +25,7 @@ def arranged(cells: Sequence[Cell], layout: Layout) -> tuple[list[Cell], tuple[s
     for cell in cells:
         found = _placed(cell, layout)
         if found is None:
-            left_out[cell.row] = None
+            left_out[cell.row if cell.config else f"{cell.row} ({cell.reason})"] = None
             continue
         key = found.group, found.row, found.folder.root
         twin = placed.get(key)  # two grids may share a run
@@ -46,7 +46,9 @@ def _placed(cell: Cell, layout: Layout) -> Cell | None:
 def _row(cell: Cell, layout: Layout) -> str | None:
     if layout.rows is None:
         return cell.row
-    values = as_dict(_config(cell))
+    if cell.config is None:  # damaged: nobody knows its place
+        return None
+    values = as_dict(cell.config)
     fitting = [label for label, conditions in layout.rows.items() if _holds(conditions, values, label)]
     if len(fitting) > 1:
         raise UserError(f"layout: {cell.folder.root} fits into the rows {' and '.join(fitting)}: tell them apart")
@@ -66,9 +68,9 @@ def _value(values: Any, key: str, label: str) -> Any:
 
 
 def _group(cell: Cell, layout: Layout) -> str:
-    if layout.groups is None:
-        return ""
-    name = Path(_config(cell).model.name).name
+    if layout.groups is None or cell.config is None:
+        return cell.group if layout.groups is not None else ""
+    name = Path(cell.config.model.name).name
     return layout.groups.get(name, cell.group or name)
 
 
@@ -78,8 +80,3 @@ def _tasks(cell: Cell, layout: Layout) -> list[str]:
         return list(cell.tasks)
     scored = {task.partition(":")[0] for task in cell.tasks}
     return [task for task in layout.columns.values() if task.partition(":")[0] in scored]
-
-
-def _config(cell: Cell) -> RunConfig:
-    assert cell.config is not None, "cells of a layout know their configuration"
-    return cell.config

@@ -1,20 +1,34 @@
 """From run folders to records: only whole, finished evaluations of the folder's own configuration count."""
 
 import gc
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.config import RunConfig, parse_config, signature
 from pipeline.errors import UserError
 from pipeline.files import read_json
 from pipeline.report.cost import COSTS, PREFIX, cost_of, device_of
 from pipeline.report.differences import differing_keys
-from pipeline.report.record import Cost, Measurement, Missing, Outcome, Record, UnusableError, read_evaluation
+from pipeline.report.record import (
+    AbsentError,
+    Cost,
+    Measurement,
+    Missing,
+    Outcome,
+    Record,
+    UnusableError,
+    read_evaluation,
+    texts,
+    unreadable,
+)
+from pipeline.report.statistics import is_number
+from pipeline.report.text import printable
 from pipeline.run_folder import RunFolder
 from pipeline.yaml_file import read_sections
 
@@ -58,9 +72,10 @@ def collect(cells: Sequence[Cell]) -> list[Outcome]:
     Raises:
         UserError: a row would average over runs that differ in anything but the seed.
     """
-    configs = {cell.folder.root: read_config(cell.folder) for cell in cells}
-    check_rows(cells, configs)
-    outcomes = [outcome for cell in cells for outcome in _outcomes(cell, configs[cell.folder.root])]
+    runs = {cell.folder.root: _run(cell) for cell in cells}
+    usable = [cell for cell in cells if isinstance(runs[cell.folder.root], Run)]
+    check_rows(usable, {cell.folder.root: read_config(cell.folder) for cell in usable})
+    outcomes = [outcome for cell in cells for outcome in _outcomes(cell, runs[cell.folder.root])]
     outcomes = _agreeing(outcomes, lambda o: (o.group, o.row, o.task), _prepared_data, "the row")
     return _agreeing(outcomes, lambda o: o.task, lambda m: m.conditions, "the column")
 
@@ -71,19 +86,26 @@ def _prepared_data(measured: Measurement) -> dict[str, Any]:
 
 def models_gone(cells: Sequence[Cell]) -> list[Path]:
     """Trained runs whose model is no longer there: their numbers count, but nobody can measure them again."""
-    return [cell.folder.root for cell in cells if cell.folder.train_result.exists() and not cell.folder.model.exists()]
+    return [cell.folder.root for cell in cells if there(cell.folder.train_result) and not there(cell.folder.model)]
+
+
+def there(path: Path) -> bool:
+    """`Path.exists` raises where the folder may not be read."""
+    return os.path.exists(path)
 
 
 def read_config(folder: RunFolder) -> RunConfig | None:
     """The configuration of the run, or None when the folder has none yet.
 
     Raises:
-        UserError: the file is there and is not a valid configuration.
+        UserError: the file cannot be read, or is not a valid configuration.
     """
     try:
         modified = folder.config.stat().st_mtime_ns
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise UserError(f"{folder.config}: {unreadable(error)}") from None
     return _parsed(folder.config, modified)
 
 
@@ -139,46 +161,91 @@ def _check_pair(first: tuple[Cell, RunConfig], second: tuple[Cell, RunConfig]) -
         )
 
 
-def _outcomes(cell: Cell, config: RunConfig | None) -> list[Outcome]:
+class Run(NamedTuple):
+    """A run whose configuration and training can be read and belong together."""
+
+    config: RunConfig
+    signature: str
+    trained: dict[str, Any] | None
+
+
+def _run(cell: Cell) -> Run | UnusableError:
+    """The run, or why none of its numbers counts: damage of one run is no reason to report none."""
     try:
-        if config is None:
-            raise UnusableError("not started")
+        config = _own_config(cell)
         expected = signature(config)
-        trained = _training(cell.folder, config, expected)
+        return Run(config, expected, _training(cell.folder, config, expected))
     except UnusableError as error:
-        return [_missing(cell, task, cell.reason or str(error)) for task in cell.tasks]
+        return error
+
+
+def _own_config(cell: Cell) -> RunConfig:
+    try:
+        config = read_config(cell.folder)
+    except UserError as error:
+        raise UnusableError(damage(error, cell.folder)) from None
+    if config is None:
+        raise AbsentError("not started")
+    if cell.config is not None and signature(cell.config) != signature(config):
+        raise UnusableError(f"{cell.folder.config.name} is not that of the planned run (signature {signature(config)})")
+    return config
+
+
+def damage(error: UserError, folder: RunFolder) -> str:
+    """An error of a run's configuration, without the folder: that is shown beside it."""
+    return str(error).replace(str(folder.config), folder.config.name)
+
+
+def _outcomes(cell: Cell, run: Run | UnusableError) -> list[Outcome]:
+    if isinstance(run, UnusableError):
+        return [_missing(cell, task, _reason(cell, run)) for task in cell.tasks]
     found = [
-        _cost(cell, task, trained) if task.startswith(PREFIX) else _outcome(cell, task, config, expected, trained)
-        for task in cell.tasks
+        _cost(cell, task, run.trained) if task.startswith(PREFIX) else _outcome(cell, task, run) for task in cell.tasks
     ]
     return _same_weights(found)
 
 
+def _reason(cell: Cell, error: UnusableError) -> str:
+    return cell.reason if cell.reason and isinstance(error, AbsentError) else str(error)
+
+
 def _missing(cell: Cell, task: str, reason: str) -> Missing:
-    return Missing(cell.row, cell.group, task, cell.seed, cell.folder.root, reason)
+    return Missing(cell.row, cell.group, task, cell.seed, cell.folder.root, printable(reason))
 
 
 def _training(folder: RunFolder, config: RunConfig, expected: str) -> dict[str, Any] | None:
     """The result of the finished training; None for a model that is not trained."""
     if config.tuning.kind == "none":
         return None
-    result = read_json(folder.train_result)
-    if not isinstance(result, dict):
-        raise UnusableError("training result is damaged" if folder.train_result.exists() else "not trained")
+    result = _read(folder.train_result, "training result")
+    if result is None:
+        raise AbsentError("not trained")
     if result.get("signature") != expected:
         raise UnusableError(f"trained with another configuration (signature {result.get('signature')})")
     return result
 
 
-def _outcome(cell: Cell, task: str, config: RunConfig, expected: str, trained: dict[str, Any] | None) -> Outcome:
+def _read(path: Path, words: str) -> dict[str, Any] | None:
+    """None where there is no such file."""
+    try:
+        result = read_json(path)
+    except OSError as error:
+        raise UnusableError(f"{words} {unreadable(error)}") from None
+    if isinstance(result, dict):
+        return result
+    if there(path):
+        raise UnusableError(f"{words} is damaged")
+    return None
+
+
+def _outcome(cell: Cell, task: str, run: Run) -> Outcome:
     name, _, metric = task.partition(":")
     root, path = cell.folder.root, cell.folder.evaluation(name)
     try:
-        evaluation = read_evaluation(path, name, config, expected, metric or None)
+        evaluation = read_evaluation(path, name, run.config, run.signature, metric or None)
     except UnusableError as error:
-        return _missing(cell, task, cell.reason if cell.reason and not path.exists() else str(error))
-    key = (trained or {}).get("prepared_key")
-    prepared_key = None if key is None else str(key)
+        return _missing(cell, task, _reason(cell, error))
+    prepared_key = texts(run.trained).get("prepared_key")
     return Record(cell.row, cell.group, task, cell.seed, root, path, evaluation, prepared_key)
 
 
@@ -191,17 +258,19 @@ def _cost(cell: Cell, key: str, trained: dict[str, Any] | None) -> Outcome:
         value = cost_of(key, result)
     except UnusableError as error:
         return _missing(cell, key, str(error))
-    facts = {"signature": trained["signature"], "device": device_of(result), "versions": result.get("versions", {})}
+    versions = texts(result.get("versions"))
+    facts = {"signature": trained["signature"], "device": device_of(result), "versions": versions}
     conditions = {name.replace("_", " "): result.get(name) for name in kind.conditions}
+    if not all(isinstance(value, str) or is_number(value) for value in conditions.values()):
+        return _missing(cell, key, f"inference.json lacks one of {', '.join(conditions)}")
     return Cost(cell.row, cell.group, key, cell.seed, cell.folder.root, path, value, facts, conditions)
 
 
 def _inference(folder: RunFolder, trained: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """What `dualtune time` measured of this model."""
-    result = read_json(folder.inference)
-    if not isinstance(result, dict):
-        damaged = folder.inference.exists()
-        raise UnusableError(f"{folder.inference.name} is damaged" if damaged else "not measured: dualtune time RUN")
+    result = _read(folder.inference, folder.inference.name)
+    if result is None:
+        raise UnusableError("not measured: dualtune time RUN")
     if result.get("signature") != trained["signature"]:
         raise UnusableError(f"measured with another configuration (signature {result.get('signature')})")
     return folder.inference, result

@@ -1,11 +1,12 @@
 """What training a run took, from its own result, and its answers: the columns of the paper's table 14."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.report.record import UnusableError
+from pipeline.report.record import UnusableError, texts
+from pipeline.report.statistics import is_number
 from pipeline.report.unit import Unit
 
 PREFIX = "cost:"
@@ -14,10 +15,11 @@ PREFIX = "cost:"
 
 @dataclass(frozen=True)
 class CostKind:
-    """One cost: its heading, how it is read from train/result.json or inference.json, and what a caption says of it."""
+    """One cost: its heading, the keys of train/result.json or inference.json whose product it is, and what a caption
+    says of it."""
 
     heading: str
-    read: Callable[[Mapping[str, Any]], Any]
+    keys: tuple[str, ...]
     unit: Unit
     words: str
     lower_is_better: bool = True
@@ -35,39 +37,39 @@ ONE_PROMPT = ("prompt_tokens", "new_tokens", "device")
 COSTS = {
     "hours": CostKind(
         "device h",
-        lambda result: result["wall_seconds"] * result.get("processes", 1),
+        ("wall_seconds", "processes"),
         Unit(1 / 3600, 2, "h"),
         "time of training in hours x devices",
     ),
     "tokens_per_second": CostKind(
         "tokens/s",
-        lambda result: result["tokens_per_second"],
+        ("tokens_per_second",),
         Unit(1, 0, "tokens/s"),
         "tokens of prompt and answer a second, over the whole training",
         lower_is_better=False,
     ),
     "memory": CostKind(
         "peak GB",
-        lambda result: result["peak_memory_bytes"],
+        ("peak_memory_bytes",),
         Unit(1e-9, 2, "GB"),
         "peak memory of training in 10^9 bytes (of the GPU; without one, of the process)",
     ),
     "parameters": CostKind(
         "trained M",
-        lambda result: result["trainable_parameters"],
+        ("trainable_parameters",),
         Unit(1e-6, 2, "million"),
         "trained parameters in millions",
     ),
     "prefill": CostKind(
         "prefill s",
-        lambda result: result["prefill_seconds"],
+        ("prefill_seconds",),
         Unit(1, 3, "s"),
         "seconds in which all branches read one prompt",
         conditions=ONE_PROMPT,
     ),
     "generation": CostKind(
         "generation s",
-        lambda result: result["generation_seconds"],
+        ("generation_seconds",),
         Unit(1, 2, "s"),
         "seconds of one whole answer, prefill and all new tokens",
         conditions=ONE_PROMPT,
@@ -82,16 +84,13 @@ def cost_of(key: str, result: Mapping[str, Any]) -> float:
         UnusableError: the result has no such number.
     """
     kind = COSTS[key.removeprefix(PREFIX)]
-    try:
-        value = kind.read(result)
-    except (KeyError, TypeError):
-        value = None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    factors = [result.get(name, 1 if name == "processes" else None) for name in kind.keys]
+    if not all(is_number(factor) and factor >= 0 for factor in factors):
         where = "training result" if kind.is_of_training else "inference.json"
         raise UnusableError(f"{where} has no number for {kind.heading}")
-    return float(value)
+    return float(math.prod(factors))
 
 
 def device_of(result: Mapping[str, Any]) -> str:
     """What it ran on, in words."""
-    return str(result.get("device") or "unrecorded device")
+    return texts(result).get("device") or "unrecorded device"

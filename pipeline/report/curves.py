@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.report.statistics import is_number
+
 POINTS = 60
 """Updates of a curve that are drawn: evenly spaced ones, the first and the last among them."""
 
@@ -14,7 +16,6 @@ QUANTITIES = {
     "tokens_per_second": "tokens a second",
     "peak_memory_bytes": "peak memory (GB)",
 }
-LARGEST = 1e300
 SCALES = {"peak_memory_bytes": 1e-9}
 
 Point = tuple[float, float]
@@ -60,21 +61,16 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         values = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return values if isinstance(values, dict) and _is_number(values.get("step")) else None
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it can be drawn: not NaN, not infinite."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+    return values if isinstance(values, dict) and is_number(values.get("step")) else None
 
 
 def _has_ratios(values: dict[str, Any]) -> bool:
     layers = values.get("alphas")
     return isinstance(layers, list) and all(
-        isinstance(layer, dict) and all(_is_number(layer.get(part)) for part in ("key", "value")) for layer in layers
+        isinstance(layer, dict) and all(is_number(layer.get(part)) for part in ("key", "value")) for layer in layers
     )
 
 
 def _points(found: list[dict[str, Any]], name: str) -> list[Point]:
     scale = SCALES.get(name, 1.0)
-    return [(float(values["step"]), scale * float(values[name])) for values in found if _is_number(values.get(name))]
+    return [(float(values["step"]), scale * float(values[name])) for values in found if is_number(values.get(name))]

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from pydantic_core import from_json
 
 from pipeline.report.record import Record
+from pipeline.report.statistics import is_number
 
 Values = NDArray[np.float64]
 
@@ -27,11 +28,12 @@ def document_values(record: Record) -> Values | None:
 
 
 def read_values(path: Path, metric: str) -> Values | None:
-    """The metric's column of a file of records; None where a line lacks it."""
+    """The metric's column of a file of records; None where a line has no number there."""
     try:
-        return np.array([found[metric] for found in _metrics(path.read_bytes().splitlines())], dtype=np.float64)
-    except (OSError, ValueError, KeyError, TypeError):
+        values = [found[metric] for found in _metrics(path.read_bytes().splitlines())]
+    except (OSError, ValueError, LookupError, TypeError):
         return None
+    return np.array(values, dtype=np.float64) if all(map(is_number, values)) else None
 
 
 def _metrics(lines: list[bytes]) -> list[dict[str, float]]:

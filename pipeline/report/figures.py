@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.report.chart import Series, line_chart, scatter
-from pipeline.report.collect import Cell
+from pipeline.report.collect import Cell, there
 from pipeline.report.cost import COSTS
 from pipeline.report.curves import QUANTITIES, Curves, read_curves
 from pipeline.report.entry import Entry, Row, Table
@@ -39,7 +39,7 @@ def draw(cells: Sequence[Cell], table: Table, cost: Table | None) -> Figures:
     """Every figure for which there are numbers."""
     rows = list(dict.fromkeys(map(_name, cells)))
     legend = [Series(row, row, (), place) for place, row in enumerate(rows)]
-    runs = list({cell.folder.root: cell for cell in cells if cell.folder.metrics.exists()}.values())
+    runs = list({cell.folder.root: cell for cell in cells if there(cell.folder.metrics)}.values())
     logged = [(cell, read_curves(cell.folder.metrics)) for cell in runs[:MOST_RUNS]]
     places = {row: place for place, row in enumerate(rows)}
     return Figures(

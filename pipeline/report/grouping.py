@@ -8,33 +8,48 @@ from typing import Any
 
 from pipeline.config import RunConfig, signature
 from pipeline.errors import UserError
-from pipeline.report.collect import Cell, read_config, uncollected
+from pipeline.report.collect import Cell, damage, read_config, uncollected
 from pipeline.report.differences import flat
 from pipeline.run_folder import RunFolder
 
 
 @uncollected()
 def cells_of(folders: Sequence[RunFolder]) -> list[Cell]:
-    """One cell for each folder; pretrained rows first, the others in the order of the folders.
+    """One cell for each folder; pretrained rows first, the others in the order of the folders, at the end those whose
+    configuration cannot be read: each a row of its own, without numbers.
 
     Raises:
-        UserError: a folder holds no run.
+        UserError: no folder holds a run.
     """
     groups: dict[str, list[tuple[RunFolder, RunConfig]]] = {}
+    damaged: list[tuple[RunFolder, UserError]] = []
     for folder in folders:
-        config = read_config(folder)
-        if config is None:
-            raise UserError(f"{folder.root}: not a run folder (it has no {folder.config.name})")
+        try:
+            config = _config(folder)
+        except UserError as error:
+            damaged.append((folder, error))
+            continue
         groups.setdefault(signature(config.model_copy(update={"seed": 0})), []).append((folder, config))
     runs = sorted(groups.values(), key=lambda group: group[0][1].tuning.kind != "none")
     labels = labels_of([group[0][1] for group in runs])
-    return [
+    if not runs and damaged:
+        raise damaged[0][1]
+    found = [
         Cell(
             label, None if config.tuning.kind == "none" else config.seed, folder, config.evaluation.tasks, config=config
         )
         for label, group in zip(labels, runs, strict=True)
         for folder, config in group
     ]
+    tasks = tuple(dict.fromkeys(task for cell in found for task in cell.tasks))
+    return found + [Cell(folder.root.name, None, folder, tasks, damage(error, folder)) for folder, error in damaged]
+
+
+def _config(folder: RunFolder) -> RunConfig:
+    config = read_config(folder)
+    if config is None:
+        raise UserError(f"{folder.root}: not a run folder (it has no {folder.config.name})")
+    return config
 
 
 def labels_of(configs: Sequence[RunConfig]) -> list[str]:

@@ -1,8 +1,10 @@
 """The table as LaTeX with booktabs: a fragment to \\input into a paper, and a document that compiles as it is."""
 
 from collections.abc import Sequence
+from unicodedata import normalize
 
 from pipeline.report.entry import NOISE, Entry, Row, Table
+from pipeline.report.text import printable
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -41,7 +43,12 @@ SPECIAL |= {
     "\N{MULTIPLICATION SIGN}": r"$\times$",
     "→": r"$\rightarrow$",
     "∞": r"$\infty$",
+    "\N{REPLACEMENT CHARACTER}": "?",
 }
+
+MARKS = "§°²³µ·†‡€\u2013\u2014\u2018\u2019\u201c\u201d"
+UNKNOWN = "ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲų"
+"""Latin letters that pdflatex has not without a package for further fonts."""
 
 APPROXIMATELY = r"\,\approx"
 PAGE = 45
@@ -111,9 +118,16 @@ def _page(table: Table, blocks: list[list[Row]], number: int, notes: Sequence[st
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX prints as it is, on one line."""
-    line = " ".join("".join(c if c.isprintable() or c.isspace() else "" for c in text).split())
-    return "".join(SPECIAL.get(character, character) for character in line)
+    """Text that LaTeX prints as it is, on one line. Characters that pdflatex has no letters for are named: U+4E2D."""
+    return "".join(map(_escaped, normalize("NFC", " ".join(printable(text).split()))))
+
+
+def _escaped(character: str) -> str:
+    if character in SPECIAL:
+        return SPECIAL[character]
+    if character.isascii() or character in MARKS or ("À" <= character <= "ž" and character not in UNKNOWN):
+        return character
+    return rf"\texttt{{U+{ord(character):04X}}}"
 
 
 def _line(cells: list[str]) -> str:

@@ -46,7 +46,7 @@ def _named(seeds: list[str]) -> str:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    line = " ".join(text.split())
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 

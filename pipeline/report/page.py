@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.report.collect import Cell, read_config
+from pipeline.report.collect import Cell
 from pipeline.report.entry import Entry, Row, Table
 from pipeline.report.figures import Figures, draw
 from pipeline.report.origin import Origins
@@ -51,7 +51,7 @@ def render_page(table: Table, cost: Table | None, cells: Sequence[Cell]) -> str:
         cells: the runs in the rows of the table, whose curves are drawn.
         cost: what training took, by the same rows.
     """
-    origins = Origins({cell.folder.root: read_config(cell.folder) for cell in cells}, table.baseline)
+    origins = Origins({cell.folder.root: cell.config for cell in cells}, table.baseline)
     origins.remember_baselines(cells)
     sheets: list[dict[str, Any]] = []
     tables = [_shown(one, name, origins, sheets) for one, name in ((table, "results"), (cost, "cost")) if one]

@@ -1,14 +1,14 @@
 """One evaluation file: read, checked, and turned into one number with its origin."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pipeline.config import RunConfig
 from pipeline.faults import explain
+from pipeline.report.statistics import LARGEST, is_number
 
 UNBOUNDED = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "bleu", "chrf", "ter", "rouge", "mcc",
              "brier_score", "mse", "mae")  # fmt: skip
@@ -25,30 +25,45 @@ SETTINGS = ("add_bos", "apply_chat_template", "system_instruction", "longest_inp
 """Of an evaluation's settings, those that make another question of the same document."""
 
 
+class AbsentError(UnusableError):
+    """Nothing was written yet; what the planner knows about the run says more."""
+
+
+def unreadable(error: Exception) -> str:
+    """What an attempt to read a file said."""
+    return f"cannot be read ({getattr(error, 'strerror', None) or error})"
+
+
+def texts(values: Any) -> dict[str, str]:
+    """Names and versions; what is no text is left out."""
+    found = values.items() if isinstance(values, dict) else ()
+    return {name: value for name, value in found if isinstance(value, str) and value.isprintable()}
+
+
 class Evaluation(BaseModel):
     """The keys of evaluate/TASK.json that a table needs; others are ignored."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", protected_namespaces=(), allow_inf_nan=False)
 
     task: str
     signature: str
     limit: int | None
-    documents: Annotated[int, Field(ge=1)]
+    documents: Annotated[int, Field(ge=1, lt=2**53)]
     metrics: dict[str, Any]
     main_metric: str
     higher_is_better: dict[str, bool | None] = {}
     evaluation_signature: str | None = None
     model_fingerprint: str | None = None
-    task_version: Any = None
+    task_version: str | int | float | None = None
     task_hash: str | None = None
     template_hash: str | None = None
     settings: dict[str, Any] = {}
-    versions: dict[str, Any] = {}
+    versions: Annotated[dict[str, str], BeforeValidator(texts)] = {}
 
     @property
     def value(self) -> float:
         """The main metric, as measured: a fraction, unless the metric is one of `UNBOUNDED`."""
-        return float(self.metrics[self.main_metric])
+        return float(self.metrics[self.main_metric]) + 0.0  # never -0.0
 
     @property
     def lower_is_better(self) -> bool:
@@ -159,11 +174,13 @@ def read_evaluation(path: Path, task: str, config: RunConfig, signature: str, me
     try:
         evaluation = Evaluation.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        raise UnusableError(f"evaluation of {task} is missing") from None
+        raise AbsentError(f"evaluation of {task} is missing") from None
     except ValidationError as error:
         broken = any(fault["type"] == "json_invalid" for fault in error.errors(include_url=False))
         words = "not whole JSON" if broken else "; ".join(explain(error, Evaluation))
         raise UnusableError(f"evaluation of {task} is damaged ({words})") from None
+    except (OSError, ValueError) as error:
+        raise UnusableError(f"evaluation of {task} {unreadable(error)}") from None
     evaluation = evaluation.model_copy(update={"main_metric": metric}) if metric else evaluation
     _check_origin(evaluation, task, config, signature)
     _check_value(evaluation)
@@ -191,7 +208,8 @@ def _check_value(evaluation: Evaluation) -> None:
     value = evaluation.metrics.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnusableError(f"evaluation of {evaluation.task} has no number for {name}")
-    if not math.isfinite(value):
-        raise UnusableError(f"evaluation of {evaluation.task} failed: {name} is {value}")
+    if not is_number(value):
+        shown = value if isinstance(value, float) else f"beyond {LARGEST:g}"
+        raise UnusableError(f"evaluation of {evaluation.task} failed: {name} is {shown}")
     if is_fraction(name) and not 0 <= value <= 1 + ROUNDING:
         raise UnusableError(f"evaluation of {evaluation.task} failed: {name} is {value}, not a fraction from 0 to 1")

@@ -3,9 +3,18 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 DDOF = 1
 """Delta degrees of freedom of every standard deviation here: the sample standard deviation."""
+
+LARGEST = 1e30
+"""What is larger was not measured, and its squares would overflow."""
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether it can be computed with: no text, no truth, not NaN, not infinite, not beyond `LARGEST`."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 @dataclass(frozen=True)

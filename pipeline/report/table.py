@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.errors import UserError
 from pipeline.report.arrangement import arranged
 from pipeline.report.caption import caption
-from pipeline.report.collect import Cell, collect, models_gone
+from pipeline.report.collect import Cell, collect, models_gone, there
 from pipeline.report.cost import COSTS, PREFIX
 from pipeline.report.entry import Column, Entry, Row, Table
 from pipeline.report.layout import PLAIN, Layout
@@ -69,7 +69,7 @@ def build_table(
 def cost_table(cells: Sequence[Cell], layout: Layout) -> Table | None:
     """What training took (and answering, where that was measured), by the rows of the layout; None where nothing was
     trained."""
-    measured = any(cell.folder.inference.exists() for cell in cells)
+    measured = any(there(cell.folder.inference) for cell in cells)
     costs = tuple(name for name, kind in COSTS.items() if kind.is_of_training or measured)
     changes: dict[str, Any] = {
         "title": "Cost of training", "columns": {}, "average": None, "cost": costs, "arrange": "tasks",

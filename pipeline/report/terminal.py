@@ -11,14 +11,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from pipeline.report.entry import Entry, Row, Table
+from pipeline.report.text import printable
 
 MOST_ROWS = 300
 """More are not for reading in a terminal, and take it a long time."""
-
-
-def printable(text: str) -> str:
-    """Without what moves a terminal's cursor, clears it or turns its text around; lines stay lines."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def render_terminal(table: Table, console: Console) -> RenderableType:

@@ -21,7 +21,8 @@ from pipeline.report.documents import read_values
 from pipeline.report.grouping import leaves
 from pipeline.report.paired import flips, mcnemar_p
 from pipeline.report.record import UnusableError
-from pipeline.report.terminal import printable
+from pipeline.report.statistics import is_number
+from pipeline.report.text import printable
 from pipeline.run_folder import RunFolder
 
 Pair = tuple[str, str, str]
@@ -95,7 +96,10 @@ def _config(folder: RunFolder) -> RunConfig:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    content = read_json(path)
+    try:
+        content = read_json(path)
+    except OSError:
+        return {}
     return content if isinstance(content, dict) else {}
 
 
@@ -160,7 +164,7 @@ def _flips(task: str, folders: Sequence[RunFolder]) -> Flips:
 def _score(evaluation: dict[str, Any], metric: str) -> float:
     """NaN where there is none."""
     value = evaluation["metrics"].get(metric)
-    return float(value) if isinstance(value, int | float) else float("nan")
+    return float(value) if is_number(value) else float("nan")
 
 
 def render(found: TwoRuns, documents: int) -> RenderableType:

@@ -66,6 +66,17 @@ def test_names_act_neither_in_a_terminal_nor_in_a_spreadsheet(make_run: MakeRun,
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed: the LaTeX was not compiled")
+def test_every_script_compiles(make_run: MakeRun, tmp_path: Path) -> None:
+    latin = "".join(map(chr, range(0xA1, 0x250)))
+    name = f"{latin} e\u0301 中文 한글 العربية עברית हिन्दी Ελλάδα Ж 😀 \ufffd \ufeff \xa0 ―„“»"
+    report([make_run(name, 42, {"piqa": 0.5})], name, None, tmp_path, Console(file=io.StringIO()))
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "report.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=60)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert r"\texttt{U+4E2D}\texttt{U+6587}" in (tmp_path / "table.tex").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed: the LaTeX was not compiled")
 def test_greek_and_signs_compile(make_run: MakeRun, tmp_path: Path) -> None:
     name = "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ ≤ ≥ ∞ → \N{MINUS SIGN} \N{MULTIPLICATION SIGN} \x1b\u200b\u202e é ü"
     report([make_run(name, 42, {"piqa": 0.5})], "T", None, tmp_path, Console(file=io.StringIO()))
