@@ -183,8 +183,8 @@ def test_signatures_and_keys_tell_all_from_last(tmp_path: Path, make_run: MakeRu
 
 REFUSED = [
     ({"method": "slippery_input"}, r"data.turns = all can't be trained with the method slippery_input \(scope: input"),
-    ({"method": "bitune", "tuning": {"kind": "full"}, "training": {"zero": {"stage": 3}}},
-     r"data.turns = all can't be trained with training.zero.stage = 3 where tuning.kind = full"),
+    ({"training": {"zero": {"stage": 2}}}, r"data.turns = all can't be trained with training.zero.stage = 2"),
+    ({"training": {"zero": {"stage": 3}}}, r"data.turns = all can't be trained with training.zero.stage = 3"),
     ({"data": {"template": "cot"}}, "turns = all needs the template paper or chat"),
 ]  # fmt: skip
 

@@ -54,17 +54,18 @@ class Case:
     def __init__(self, folder: Path, ranks: Ranks) -> None:
         self.folder, self.ranks = folder, ranks
 
-    def loop(self, config: RunConfig) -> TrainingLoop:
+    def loop(self, config: RunConfig, turns: int = 0) -> TrainingLoop:
         forget_accelerator()  # of the case before
         accelerator = make_sharded_accelerator(config.training, self.ranks) if config.training.zero.stage else None
         folder = RunFolder.of(config)
         identity = {"processes": self.ranks.count}
         checkpoints = Checkpoints(folder.checkpoints, identity, config.training.keep_checkpoints, self.ranks)
-        return TrainingLoop(config, folder, make_model(config), samples(ROWS), checkpoints, self.ranks, accelerator)
+        data = samples(ROWS, turns=turns)
+        return TrainingLoop(config, folder, make_model(config), data, checkpoints, self.ranks, accelerator)
 
-    def losses(self, stage: int, kind: str, method: str, steps: int, **training: Any) -> dict[str, Any]:
+    def losses(self, stage: int, kind: str, method: str, steps: int, turns: int = 0, **training: Any) -> dict[str, Any]:
         """Loss and learning rate of each update, and what is held."""
-        loop = self.loop(rank_config(self.folder, stage, kind, method, **training))
+        loop = self.loop(rank_config(self.folder, stage, kind, method, **training), turns)
         updates = [loop._update() for _ in range(steps)]
         return {
             "losses": [update["loss"] for update in updates],

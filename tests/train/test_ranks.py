@@ -41,6 +41,8 @@ LOSSES: list[dict[str, Any]] = [
     {"stage": 3, "kind": "ia3", "method": "bitune", "steps": 2},
     {"stage": 3, "kind": "full", "method": "shared_weights", "steps": 2, "checkpointing": True},
     {"stage": 3, "kind": "lora", "method": "no_mixing", "steps": 2, "checkpointing": True},
+    {"stage": 0, "kind": "lora", "method": "bitune", "steps": 4, "turns": 2},
+    {"stage": 1, "kind": "full", "method": "bitune", "steps": 4, "turns": 2},
 ]
 MOVED: list[dict[str, Any]] = [
     {"stage": 3, "kind": "full"},
@@ -111,8 +113,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return start(tmp_path_factory.mktemp("two"), 2, cases, timeout=900)
 
 
-def alone(folder: Path, kind: str, method: str, steps: int, **options: Any) -> dict[str, Any]:
-    loop = make_loop(rank_config(folder, 0, kind, method, **options), samples(ROWS))
+def alone(folder: Path, kind: str, method: str, steps: int, turns: int = 0, **options: Any) -> dict[str, Any]:
+    loop = make_loop(rank_config(folder, 0, kind, method, **options), samples(ROWS, turns=turns))
     updates = [loop._update() for _ in range(steps)]
     losses, rates = ([update[key] for update in updates] for key in ("loss", "learning_rate"))
     return {

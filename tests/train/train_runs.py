@@ -1,7 +1,7 @@
 """Small real runs that the training tests share: the 260K-parameter Llama on rows of unequal length."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,29 @@ class Samples(list):
     manifest = {"template_hash": "template-hash"}
 
 
-def samples(count: int, seed: int = 0) -> Samples:
-    """Prompts of 1 to 9 and answers of 1 to 12 tokens; the first prompt is empty but for the opening token."""
+def samples(count: int, seed: int = 0, turns: int = 0) -> Samples:
+    """Prompts of 1 to 9 and answers of 1 to 12 tokens; the first prompt is empty but for the opening token.
+
+    Args:
+        turns: further turns that a sample has at most; every third has none.
+    """
     source = random.Random(seed)
     lengths = [(1 if index == 0 else source.randint(1, 9), source.randint(1, 12)) for index in range(count)]
-    return Samples(
+    rows = Samples(
         Sample(f"row-{index}", [1, *(source.randrange(3, 500) for _ in range(prompt + answer - 1))], prompt)
         for index, (prompt, answer) in enumerate(lengths)
     )
+    return Samples(_continued(row, min(index % 3, turns), source) for index, row in enumerate(rows))
+
+
+def _continued(row: Sample, turns: int, source: random.Random) -> Sample:
+    """The sample with further turns, of prompts of 1 to 4 and answers of 1 to 5 tokens."""
+    ids, places = list(row.input_ids), list(row.turns)
+    for _ in range(turns):
+        prompt, answer = source.randint(1, 4), source.randint(1, 5)
+        places += [len(ids), len(ids) + prompt]
+        ids += [source.randrange(3, 500) for _ in range(prompt + answer)]
+    return replace(row, input_ids=ids, turns=tuple(places))
 
 
 def run_config(runs: Path, tuning: dict[str, Any] | None = None, **training: Any) -> RunConfig:
