@@ -15,18 +15,22 @@ ROOM = 0.9
 """Share of a device's memory that a plan may use: kernels and fragmentation take the rest."""
 SHARE_OF_PEAK = 0.4
 """What well-tuned training of large models reaches (PaLM: 46 %, arXiv 2204.02311, table 3); small ones reach less."""
+GIBIBYTES, TFLOPS = 80.0, 300.0
+"""Of a device of which nothing is said."""
 MOST = 1024
 """Processes that a search for a plan that fits ends at."""
 
 
-def device_named(gpu: str, tflops: float) -> tuple[float, float]:
-    """Memory in GiB, and 10^12 operations a second that may be expected (`tflops` where the data sheet has no bf16).
+def device(gpu: str | None, gib: float | None, tflops: float | None) -> tuple[float, float]:
+    """Memory in GiB, and 10^12 operations a second that may be expected, of one device: what is given goes before what
+    the data sheet of `gpu` says, and that before an 80 GiB device of 300.
 
     Raises:
-        UserError: unknown.
+        UserError: `gpu` is unknown.
     """
-    found = gpu_named(gpu)
-    return found.gib, found.tflops * SHARE_OF_PEAK if found.tflops else tflops
+    found = gpu_named(gpu) if gpu else None
+    expected = found.tflops * SHARE_OF_PEAK if found and found.tflops else TFLOPS
+    return gib or (found.gib if found else GIBIBYTES), tflops or expected
 
 
 def show_estimate(config: RunConfig, processes: int, gib: float, tflops: float, console: Console) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -11,12 +11,15 @@ from pipeline.errors import UserError, did_you_mean
 from pipeline.model import DualBranch, load_tokenizer, longest_input
 from pipeline.model.config import PRESETS, ModelConfig
 from pipeline.model.opening import is_trained, open_model
+from pipeline.prepare.chat import refuse_special
+from pipeline.prepare.config import Template, TemplateName, TemplateTexts
 from pipeline.prepare.forms import Example
+from pipeline.prepare.own_template import own_prompt, own_segments
 from pipeline.prepare.record import Fault
 from pipeline.prepare.templates import chat_prompt, check_template, paper_prompt, template_hash
 from pipeline.prepare.tokens import encode_prompt
 
-TEMPLATES = ("paper", "cot", "chat")
+TEMPLATES: tuple[TemplateName, ...] = get_args(TemplateName)
 
 
 def answer(
@@ -47,12 +50,10 @@ def answer(
         raise UserError("a prompt is empty")
     loaded = _open(model, method)
     tokenizer: Any = load_tokenizer(ModelConfig(name=model if is_trained(model) else loaded.base.name))
-    name = template or _template_of(loaded, tokenizer)
-    if name not in TEMPLATES:
-        raise UserError(f"template {name!r} is unknown: use one of {', '.join(TEMPLATES)}")
-    check_template(name, tokenizer)  # type: ignore[arg-type]
-    wrapped = [_wrap(prompt, system, name, tokenizer) for prompt in prompts]
-    encoded = [encode_prompt(text, name, tokenizer, segments) for text, segments in wrapped]  # type: ignore[arg-type]
+    chosen = _template_of(loaded, tokenizer) if template is None else _named(template)
+    check_template(chosen, tokenizer)
+    wrapped = [_wrap(prompt, system, chosen, tokenizer) for prompt in prompts]
+    encoded = [encode_prompt(text, chosen, tokenizer, segments) for text, segments in wrapped]
     ids, segments = [tokens for tokens, _ in encoded], [starts for _, starts in encoded]
     _check_room(loaded, max(map(len, ids)), max_new_tokens, max_length)
     torch.manual_seed(seed)
@@ -84,26 +85,40 @@ def _check_room(model: DualBranch, longest: int, max_new_tokens: int, max_length
         print(f"warning: {needed} tokens, but the model was made for {made_for}: expect bad answers", file=sys.stderr)
 
 
-def _template_of(model: DualBranch, tokenizer: Any) -> str:
+def _named(template: str) -> TemplateName:
+    for name in TEMPLATES:
+        if name == template:
+            return name
+    raise UserError(f"template {template!r} is unknown: use one of {', '.join(TEMPLATES)}")
+
+
+def _template_of(model: DualBranch, tokenizer: Any) -> Template:
     trained = model.facts.get("template_hash")
     if trained is None:
         return "chat" if tokenizer.chat_template else "paper"
+    if texts := model.facts.get("template"):
+        return TemplateTexts.model_validate(texts)
     for name in TEMPLATES:
-        if (name != "chat" or tokenizer.chat_template) and trained == template_hash(name, tokenizer):  # type: ignore[arg-type]
+        if (name != "chat" or tokenizer.chat_template) and trained == template_hash(name, tokenizer):
             return name
     raise UserError(f"the model was trained with another template (hash {trained}): name one with --template")
 
 
-def _wrap(prompt: str, system: str, template: str, tokenizer: Any) -> tuple[str, tuple[int, ...]]:
+def _wrap(prompt: str, system: str, template: Template, tokenizer: Any) -> tuple[str, tuple[int, ...]]:
     """The text of the whole prompt, and where its segments start."""
-    if template == "chat":
-        try:
-            return chat_prompt(Example(prompt, "", system=system), tokenizer)
-        except Fault as fault:
-            raise UserError(f"--system: {fault}") from None
+    example = Example(prompt, "", system=system)
+    try:
+        if isinstance(template, TemplateTexts):
+            refuse_special(example, tokenizer)
+            text = own_prompt(example, template)
+            return text, own_segments(example, template, text)
+        if template == "chat":
+            return chat_prompt(example, tokenizer)
+    except Fault as fault:
+        raise UserError(f"{'--system' if system else 'the instruction'}: {fault}") from None
     if system:
         raise UserError(f"--system: the template {template!r} has no place for a system message, use chat")
-    return paper_prompt(Example(prompt, "")), ()
+    return paper_prompt(example), ()
 
 
 def _ends(model: DualBranch, tokenizer: PreTrainedTokenizerBase) -> list[int]:

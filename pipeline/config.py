@@ -17,7 +17,7 @@ from pipeline.evaluate.config import EvaluationConfig
 from pipeline.faults import explain as explain
 from pipeline.faults import keys_of
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
-from pipeline.prepare.config import DataConfig
+from pipeline.prepare.config import DataConfig, TemplateTexts
 from pipeline.prepare.filter_config import FiltersConfig
 from pipeline.schema import Schema
 from pipeline.train.config import TrainingConfig
@@ -84,6 +84,12 @@ class RunConfig(Schema):
     evaluation: EvaluationConfig = EvaluationConfig()
     audit: AuditConfig = AuditConfig()
     paths: PathsConfig = PathsConfig()
+
+    @property
+    def own_template(self) -> TemplateTexts | None:
+        """The template of the user's own, if data are prepared with one: our tasks then ask in it as well."""
+        template = self.data.template if self.data else None
+        return template if isinstance(template, TemplateTexts) else None
 
     @model_validator(mode="after")
     def _needs_data(self) -> "RunConfig":

@@ -185,20 +185,27 @@ def estimate(
     processes: Processes = 1,
     gpu: Annotated[
         str | None,
-        typer.Option(help="Its memory, and 40 % of its peak: H100, A100-80, L40S, ...", show_default=False),
+        typer.Option(
+            help="For what of the two below is not given: its memory, 40 % of its peak. H100, L40S, ...",
+            show_default=False,
+        ),
     ] = None,
-    memory: Annotated[float, typer.Option(min=0.1, help="GiB of one device.")] = 80.0,
-    tflops: Annotated[float, typer.Option(min=0.001, help="What one device really does, 10^12 operations/s.")] = 300.0,
+    memory: Annotated[
+        float | None, typer.Option(min=0.1, help="GiB of one device, 80 if not told.", show_default=False)
+    ] = None,
+    tflops: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="10^12 operations/s it really does, 300 if not told.", show_default=False),
+    ] = None,
 ) -> None:
     """Parameters, memory per process under each ZeRO stage, arithmetic and time of a run, before it is started; and on
     how many devices it fits."""
-    from launch.estimate import device_named, show_estimate
+    from launch.estimate import device, show_estimate
     from launch.tables import terminal
     from pipeline.config import load_config
 
-    if gpu:
-        memory, tflops = device_named(gpu, tflops)
-    show_estimate(load_config(config, overrides or ()), processes, memory, tflops, terminal())
+    gib, rate = device(gpu, memory, tflops)
+    show_estimate(load_config(config, overrides or ()), processes, gib, rate, terminal())
 
 
 @verify_app.command("resume", epilog="Example: dualtune verify resume configs/bitune/csqa.yaml --kills 3 --processes 2")

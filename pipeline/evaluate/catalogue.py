@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeline.prepare.templates import TemplateName
+    from pipeline.prepare.config import Template, TemplateTexts
 
 FOLDER = Path(__file__).parent / "tasks"
 
@@ -12,9 +12,13 @@ TASKS = {file.stem: file for file in sorted(FOLDER.glob("*.yaml"))}
 """Name -> file. These names win over equal ones of the harness: `mmlu` is the paper's."""
 
 
-def template_of(task: str) -> "TemplateName":
-    """The template (`data.template`) of a task of ours: a model must have been trained with it."""
-    return "cot" if task.endswith("_cot") else "paper"
+def template_of(task: str, own: "TemplateTexts | None" = None) -> "Template":
+    """The template (`data.template`) of a task of ours: a model must have been trained with it.
+
+    Args:
+        own: the user's, which takes the place of `paper`.
+    """
+    return "cot" if task.endswith("_cot") else own or "paper"
 
 
 def description(task: str) -> str:

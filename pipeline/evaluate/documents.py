@@ -1,5 +1,6 @@
 """Documents of the paper's tasks: rows of any known form, rendered by the templates that training uses."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -7,7 +8,9 @@ import datasets
 
 from pipeline.errors import UserError
 from pipeline.evaluate.extraction import solution_number
+from pipeline.prepare.config import TemplateTexts
 from pipeline.prepare.forms import FORMS, Example
+from pipeline.prepare.own_template import own_answers, own_prompt
 from pipeline.prepare.paper import Layout, paper_answers, paper_prompt, reasoned_answer
 from pipeline.prepare.record import Fault
 
@@ -44,6 +47,23 @@ def reasoned_numbers(rows: Rows) -> datasets.Dataset:
     return _documents(rows, lambda example: _number(example) | _reasoned(example))
 
 
+def own_documents(rows: Rows, texts: TemplateTexts) -> datasets.Dataset:
+    """Rows of any of these tasks in a template of the user's own: {prompt, choices, answer} or {prompt, answer,
+    solution}."""
+    return _documents(rows, lambda example: _own(example, texts))
+
+
+def delimiter(texts: TemplateTexts) -> str:
+    """What the harness puts between prompt and answer: the space that the template's answer starts with, if it does."""
+    return " " if texts.answer.startswith(" ") else ""
+
+
+def openings(texts: TemplateTexts) -> list[str]:
+    """Where a generated answer ends, besides EOS: at the words with which the next prompt would begin."""
+    words = re.split(r"\{[{%#]", texts.prompt, maxsplit=1)[0].strip()
+    return [words] if words else []
+
+
 def _documents(rows: Rows, read: Callable[[Example], dict[str, Any]]) -> datasets.Dataset:
     """What the harness reads of each row.
 
@@ -60,6 +80,15 @@ def _document(number: int, row: Mapping[str, Any], read: Callable[[Example], dic
         raise UserError(f"document {number} of the evaluation data: {fault}") from None
 
 
+def _own(example: Example, texts: TemplateTexts) -> dict[str, Any]:
+    """The document, with answers less the delimiter."""
+    prompt = own_prompt(example, texts)
+    answers = [answer.removeprefix(delimiter(texts)) for answer in own_answers(example, texts)]
+    if example.choices:
+        return {"prompt": prompt, "choices": answers, "answer": example.index}
+    return {"prompt": prompt, "answer": _solved(example), "solution": answers[0]}
+
+
 def _choices(example: Example, layout: Layout) -> dict[str, Any]:
     """{prompt, choices, answer}; `answer` is the index of the right choice."""
     if not example.choices:
@@ -71,10 +100,14 @@ def _choices(example: Example, layout: Layout) -> dict[str, Any]:
 
 
 def _number(example: Example) -> dict[str, Any]:
+    return {"prompt": paper_prompt(example), "answer": _solved(example), "solution": example.answer}
+
+
+def _solved(example: Example) -> str:
     answer = solution_number(example.answer)
     if answer is None:
         raise Fault("no number behind #### in 'answer'")
-    return {"prompt": paper_prompt(example), "answer": answer, "solution": example.answer}
+    return answer
 
 
 def _reasoned(example: Example) -> dict[str, Any]:

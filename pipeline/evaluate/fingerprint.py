@@ -12,6 +12,7 @@ from pipeline.errors import StageError, UserError
 from pipeline.evaluate.catalogue import TASKS, template_of
 from pipeline.evaluate.config import EvaluationConfig, TaskFiles
 from pipeline.files import read_json
+from pipeline.prepare.config import TemplateTexts
 from pipeline.prepare.templates import template_hash
 from pipeline.run_folder import RunFolder
 from pipeline.versions import installed
@@ -61,7 +62,7 @@ def evaluation_signature(task: str, config: RunConfig, model: str) -> str:
         "version": EVALUATION_VERSION,
         "task": task,
         "definition": content_hash(own) if own else f"lm-eval {installed('lm-eval')}",
-        "template": own_hash(task),
+        "template": own_hash(task, config.own_template),
         "data": {split: content_hash(path) for split, path in files.items()},
         "num_fewshot": config.evaluation.shots(task),
         "settings": config.evaluation.model_dump(include=SETTINGS),
@@ -70,9 +71,9 @@ def evaluation_signature(task: str, config: RunConfig, model: str) -> str:
 
 
 @cache
-def own_hash(task: str) -> str | None:
+def own_hash(task: str, own: TemplateTexts | None = None) -> str | None:
     """Identity of the template that a task of ours uses; None for one of the harness."""
-    return template_hash(template_of(task)) if task in TASKS else None
+    return template_hash(template_of(task, own)) if task in TASKS else None
 
 
 def data_paths(task: str, data: TaskFiles) -> dict[str, Path]:

@@ -116,7 +116,7 @@ class Task:
             "evaluation_signature": self.signature,
             "model_fingerprint": self.fingerprint,
             "limit": self.config.evaluation.limit,
-            "template_hash": own_hash(self.name),
+            "template_hash": own_hash(self.name, self.config.own_template),
             "lm_eval_version": version("lm-eval"),
             "settings": settings(lm, self.config.evaluation),
             "versions": versions(),

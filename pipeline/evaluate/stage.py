@@ -80,8 +80,8 @@ def open_tasks(
     known = check_tasks(config.evaluation)
     fingerprint = model_fingerprint(config, folder)
     check_template(config, folder, names)
-    data, shots = config.evaluation.data, config.evaluation.shots
-    loaded = {name: load_task(known, name, data.get(name), shots(name)) for name in names}
+    data, shots, own = config.evaluation.data, config.evaluation.shots, config.own_template
+    loaded = {name: load_task(known, name, data.get(name), shots(name), own) for name in names}
     console = console or Console(stderr=True, highlight=False)
     return [Task(name, loaded[name], config, folder, fingerprint, console) for name in names]
 
@@ -128,10 +128,12 @@ def check_template(config: RunConfig, folder: RunFolder, tasks: Sequence[str]) -
         )
     card = read_json(folder.model / "dualtune.json")
     trained = (card if isinstance(card, dict) else {}).get("facts", {}).get("template_hash")
-    other = [task for task in ours if trained != own_hash(task)]
+    own = config.own_template
+    other = [task for task in ours if trained != own_hash(task, own)]
     if other:
-        name = template_of(other[0])
+        template = template_of(other[0], own)
+        name = template if isinstance(template, str) else "texts of your own"
         raise UserError(
             f"{folder.model}: trained with another template (hash {trained}) than {', '.join(other)} "
-            f"would be evaluated with ({name}, hash {own_hash(other[0])}); train with data.template: {name}"
+            f"would be evaluated with ({name}, hash {own_hash(other[0], own)}); train with data.template: {name}"
         )

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 
 from pipeline.errors import UserError, did_you_mean
-from pipeline.evaluate.catalogue import FOLDER, TASKS
+from pipeline.evaluate.catalogue import FOLDER, TASKS, template_of
 from pipeline.evaluate.columns import COLUMNS, Columns, text_records
 from pipeline.evaluate.config import EvaluationConfig, TaskFiles
-from pipeline.evaluate.documents import Rows
+from pipeline.evaluate.documents import Rows, delimiter, openings, own_documents
 from pipeline.evaluate.fingerprint import check_data, data_paths
-from pipeline.prepare.config import SourceConfig
+from pipeline.prepare.config import SourceConfig, TemplateTexts
 from pipeline.prepare.record import Fault, Record
 from pipeline.prepare.sources import open_sources
 
@@ -84,19 +84,24 @@ def check_names(config: EvaluationConfig) -> TaskManager:
 
 
 def load_task(
-    known: TaskManager, name: str, data: TaskFiles | str | None = None, num_fewshot: int | None = None
+    known: TaskManager,
+    name: str,
+    data: TaskFiles | str | None = None,
+    num_fewshot: int | None = None,
+    own: TemplateTexts | None = None,
 ) -> Loaded:
     """One task (or group of tasks) with its documents.
 
     Args:
         data: local files instead of the hub; a single file holds the documents that are scored.
         num_fewshot: examples in front of each question; None: as many as the task asks for.
+        own: a template of the user's own, in which a task of ours asks (not those of chain of thought).
 
     Raises:
         UserError: the data can't be had, the task can't take local data, or there are too few examples.
     """
     files = TaskFiles.model_validate(data) if data else None
-    changes = _changes(known, name, files, num_fewshot)
+    changes = {**_changes(known, name, files, num_fewshot), **_asked_in(known, name, own)}
     try:
         loaded: Any = known.load([{"group": LOCAL, "task": [{"task": name, **changes}]} if changes else name])
     except UserError as error:
@@ -135,6 +140,17 @@ def _changes(known: TaskManager, name: str, files: TaskFiles | None, num_fewshot
     none = dict.fromkeys(("training_split", "validation_split", "fewshot_split", "dataset_name", "dataset_kwargs"))
     examples = {"fewshot_split": EXAMPLES} if EXAMPLES in splits else {}
     return {**none, "test_split": LOCAL, **examples, "custom_dataset": lambda **_: splits}
+
+
+def _asked_in(known: TaskManager, name: str, own: TemplateTexts | None) -> dict[str, Any]:
+    """Settings of a task of ours that a template of the user's own changes."""
+    if own is None or name not in TASKS or template_of(name) != "paper":
+        return {}
+    definition = known.task_index[name].cfg or {}
+    changes = {"process_docs": partial(own_documents, texts=own), "target_delimiter": delimiter(own)}
+    if "generation_kwargs" not in definition:
+        return changes
+    return {**changes, "generation_kwargs": {**definition["generation_kwargs"], "until": openings(own)}}
 
 
 def _split(definition: dict[str, Any], split: str) -> str:

@@ -1,11 +1,12 @@
 """The model's own chat template."""
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
 
-from pipeline.prepare.example import Example, Rendered
+from pipeline.prepare.example import Example, Rendered, Turn
 from pipeline.prepare.paper import answers, body, layout_of
 from pipeline.prepare.record import Fault
 
@@ -41,12 +42,13 @@ def render_chat(example: Example, tokenizer: "PreTrainedTokenizerFast") -> Rende
 def messages_of(example: Example) -> list[Message]:
     """The conversation up to the question."""
     system = [{"role": "system", "content": example.system}] if example.system else []
-    earlier = [{"role": turn.role, "content": _said(turn.role, turn.text)} for turn in example.history]
+    earlier = [{"role": turn.role, "content": spoken(turn)} for turn in example.history]
     return [*system, *earlier, {"role": example.asker, "content": body(example, layout_of(example))}]
 
 
-def _said(role: str, text: str) -> str:
-    return text.lstrip() if role == "assistant" else text
+def spoken(turn: Turn) -> str:
+    """The text of an earlier turn. What stands before an answer is the template's to say."""
+    return turn.text.lstrip() if turn.role == "assistant" else turn.text
 
 
 def chat_prompt(example: Example, tokenizer: "PreTrainedTokenizerFast") -> tuple[str, tuple[int, ...]]:
@@ -59,20 +61,29 @@ def chat_prompt(example: Example, tokenizer: "PreTrainedTokenizerFast") -> tuple
     prompt = apply_chat_template(tokenizer, messages, add_generation_prompt=True, **tools)
     if len(messages) == 1:
         return prompt, ()
-    mark = next(chr(code) for code in PRIVATE if chr(code) not in prompt)
-    marked = [messages[0], *(_mark(message, mark) for message in messages[1:])]
-    probe = apply_chat_template(tokenizer, marked, add_generation_prompt=True, **tools)
-    if probe.replace(mark, "") != prompt:
-        return prompt, ()
+
+    def render(marked: Callable[[str], str]) -> str:
+        later = [{**message, "content": marked(message["content"])} for message in messages[1:]]
+        return apply_chat_template(tokenizer, [messages[0], *later], add_generation_prompt=True, **tools)
+
+    return prompt, starts_in(prompt, render)
+
+
+def starts_in(text: str, render: Callable[[Callable[[str], str]], str]) -> tuple[int, ...]:
+    """Where parts of a rendered text start: those that `render` passes through the function it is given. Nowhere if
+    the template shows them differently then."""
+    mark = next(chr(code) for code in PRIVATE if chr(code) not in text)
+    probe = render(lambda part: _mark(part, mark))
+    if probe.replace(mark, "") != text:
+        return ()
     places = [place for place, character in enumerate(probe) if character == mark]
-    return prompt, tuple(place - index for index, place in enumerate(places))
+    return tuple(place - index for index, place in enumerate(places))
 
 
-def _mark(message: Message, mark: str) -> Message:
-    """The message with a mark before its text, behind white space, which some templates strip."""
-    text = message["content"]
+def _mark(text: str, mark: str) -> str:
+    """The text with a mark before it, behind white space, which some templates strip."""
     lead = len(text) - len(text.lstrip())
-    return {**message, "content": text[:lead] + mark + text[lead:]}
+    return text[:lead] + mark + text[lead:]
 
 
 def _earlier(

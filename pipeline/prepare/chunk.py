@@ -15,7 +15,7 @@ from pipeline.prepare.forms import FORMS
 from pipeline.prepare.piece import Piece, Reject, batch_of
 from pipeline.prepare.reading import NamedRecord
 from pipeline.prepare.record import Fault
-from pipeline.prepare.templates import render
+from pipeline.prepare.templates import render, writes_special_tokens
 from pipeline.prepare.tokens import Tokens, check_tokens, encode_turns, hopelessly_long
 from pipeline.prepare.turns import learnt, names_of, turns_of
 from pipeline.prepare.words import texts_of
@@ -52,7 +52,7 @@ class ChunkPreparer:
         rejects: list[Reject] = []
         samples: list[Sample] = []
         read = [one for row in chunk for one in self._read(row)]
-        opening = str(self.tokenizer.eos_token) if self.data.template == "chat" else ""
+        opening = str(self.tokenizer.eos_token) if writes_special_tokens(self.data.template) else ""
         for place, (name, example) in enumerate(read):
             try:
                 if isinstance(example, Fault):

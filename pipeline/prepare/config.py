@@ -1,9 +1,12 @@
 """Configuration of data preparation."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from pipeline.errors import did_you_mean
+from pipeline.faults import explain
 from pipeline.prepare.filter_config import FiltersConfig
 from pipeline.schema import Schema
 
@@ -13,6 +16,27 @@ Form = Literal[
 ]  # fmt: skip
 
 Turns = Literal["last", "each", "all"]
+TemplateName = Literal["paper", "cot", "chat"]
+
+
+class TemplateTexts(Schema):
+    """A template of the user's own: Jinja texts over the fields of a row."""
+
+    prompt: str
+    """What is asked: `question`, `input`, `context`, `choices`, `system`, `history`, `tools`, `asker`."""
+    answer: str
+    """What is learnt: besides those `answer`, and of choices `letter` and `index`. EOS is added behind it."""
+
+    @field_validator("prompt", "answer")
+    @classmethod
+    def _is_known(cls, text: str, info: ValidationInfo) -> str:
+        from pipeline.prepare.own_template import check_names  # which needs Jinja
+
+        check_names(text, str(info.field_name))
+        return text
+
+
+Template = TemplateName | TemplateTexts
 
 
 class SourceConfig(Schema):
@@ -56,9 +80,9 @@ class DataConfig(Schema):
     """Sources, template and filters."""
 
     sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
-    template: Literal["paper", "cot", "chat"] = "paper"
+    template: Template = "paper"
     """`paper`: the templates of Bitune's appendix; `cot`: the same prompts, answered with
-    reasoning and then the answer; `chat`: the model's own chat template."""
+    reasoning and then the answer; `chat`: the model's own chat template; or texts of your own."""
     turns: Turns = "last"
     """Which answers of a conversation are learnt: the last, each in a row of its own, or all in one row."""
     max_tokens: Annotated[int, Field(ge=2)] = 512
@@ -69,6 +93,20 @@ class DataConfig(Schema):
     """Above this share of dropped or rejected rows the stage fails."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the rows that is not trained on, chosen by the hash of the prompt."""
+
+    @field_validator("template", mode="before")
+    @classmethod
+    def _name_or_texts(cls, value: Any) -> Any:
+        names = get_args(TemplateName)
+        if isinstance(value, Mapping):
+            try:
+                return TemplateTexts.model_validate(value)
+            except ValidationError as error:
+                raise ValueError("; ".join(explain(error, TemplateTexts))) from None
+        if not isinstance(value, TemplateTexts) and value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}{did_you_mean(str(value), names)}, or texts of your "
+                             "own: {prompt: ..., answer: ...}")  # fmt: skip
+        return value
 
     @model_validator(mode="after")
     def _has_reasoning(self) -> "DataConfig":

@@ -99,7 +99,7 @@ class Preparation:
         return {
             "key": self.path.name,
             "sources": [{"source": one.source.label, "sha256": one.source.content, "form": one.form} for one in opened],
-            "template": self.data.template,
+            "template": self.data.model_dump(include={"template"})["template"],
             "template_hash": template_hash(self.data.template, self.tokenizer),
             "tokenizer_hash": self.tokenizer_content,
             "max_tokens": self.data.max_tokens,

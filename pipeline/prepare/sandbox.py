@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError, UndefinedError
+from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, UndefinedError, nodes
+from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from pipeline.errors import UserError
@@ -13,6 +14,9 @@ from pipeline.prepare.record import Fault
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
 )
+for _name in ("lipsum", "random"):  # equal rows make equal texts
+    _ENVIRONMENT.globals.pop(_name, None)
+    _ENVIRONMENT.filters.pop(_name, None)
 
 
 def is_template(text: str) -> bool:
@@ -31,6 +35,22 @@ def compile_text(text: str, key: str) -> Template:
         return _ENVIRONMENT.from_string(text)
     except TemplateError as error:
         raise UserError(f"{key}: is not a Jinja template ({error})") from None
+
+
+def names_in(text: str) -> dict[str, int]:
+    """The values that a text asks for, with the line where each stands first.
+
+    Raises:
+        ValueError: it is not Jinja; with the line.
+    """
+    try:
+        tree = _ENVIRONMENT.parse(text)
+        _ENVIRONMENT.from_string(text)  # filters and tests are looked up only now
+    except TemplateSyntaxError as error:
+        raise ValueError(f"line {error.lineno}: is not a Jinja template ({error.message})") from None
+    free = find_undeclared_variables(tree) - _ENVIRONMENT.globals.keys()
+    lines = sorted((node.lineno, node.name) for node in tree.find_all(nodes.Name) if node.name in free)
+    return {name: line for line, name in reversed(lines)}
 
 
 def fill(text: str, values: Mapping[str, Any], key: str) -> str:

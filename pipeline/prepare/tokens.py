@@ -8,7 +8,7 @@ from tokenizers import Encoding
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.prepare.record import Fault
-from pipeline.prepare.templates import Rendered, TemplateName
+from pipeline.prepare.templates import Rendered, Template, writes_special_tokens
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,17 @@ class HasPrompt(Protocol):
     def turns(self) -> Sequence[int]: ...
 
 
-def encode(texts: Sequence[Rendered], template: TemplateName, tokenizer: PreTrainedTokenizerFast) -> list[Tokens]:
+def encode(texts: Sequence[Rendered], template: Template, tokenizer: PreTrainedTokenizerFast) -> list[Tokens]:
     """Token ids of prompts with their answers; exactly one BOS in front (where the tokenizer has one) and one
     EOS behind, placed by position: the tokenizer's own post-processor is not used.
 
-    In all templates but `chat` the text of special tokens is plain text, so that a row can't end itself early;
-    a chat template's special tokens are its own.
+    Special tokens in the text are plain text unless the template writes them, see `writes_special_tokens`.
     """
     return encode_turns([[text] for text in texts], template, tokenizer)
 
 
 def encode_turns(
-    rows: Sequence[Sequence[Rendered]], template: TemplateName, tokenizer: PreTrainedTokenizerFast
+    rows: Sequence[Sequence[Rendered]], template: Template, tokenizer: PreTrainedTokenizerFast
 ) -> list[Tokens]:
     """The same of rows of one or several turns, each turn tokenised on its own: no token reaches over the end of an
     answer, as none does where the model has written it."""
@@ -56,7 +55,7 @@ def encode_turns(
         [turn.prompt + turn.answer for turns in rows for turn in turns],
         add_special_tokens=False,
         return_attention_mask=False,
-        split_special_tokens=template != "chat",
+        split_special_tokens=not writes_special_tokens(template),
     )
     encoded = zip(found["input_ids"], found.encodings or (), strict=True)
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id  # looked up slowly, so not for each row
@@ -67,10 +66,10 @@ def encode_turns(
 
 
 def encode_prompt(
-    prompt: str, template: TemplateName, tokenizer: PreTrainedTokenizerFast, segments: Sequence[int] = ()
+    prompt: str, template: Template, tokenizer: PreTrainedTokenizerFast, segments: Sequence[int] = ()
 ) -> tuple[list[int], tuple[int, ...]]:
     """Token ids of a prompt without answer, BOS in front, and the tokens with which its segments start."""
-    found = tokenizer(prompt, add_special_tokens=False, split_special_tokens=template != "chat")
+    found = tokenizer(prompt, add_special_tokens=False, split_special_tokens=not writes_special_tokens(template))
     ids = list(found["input_ids"])
     opening = _with_bos(ids, tokenizer.bos_token_id)
     assert found.encodings is not None

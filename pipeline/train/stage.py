@@ -139,7 +139,7 @@ def _train(
     def add(target: Path) -> None:
         load_tokenizer(config.model).save_pretrained(target)
 
-    export(model, folder.model, {**facts, "template_hash": data.manifest["template_hash"]}, add, ranks)
+    export(model, folder.model, {**facts, **_template(config, data)}, add, ranks)
     chosen = {} if best is None else {"exported_step": best, "validation_loss": loop.position.best_validation_loss}
     result = {
         **facts,
@@ -151,6 +151,13 @@ def _train(
     ranks.first(lambda: write_json(folder.train_result, result))
     ranks.first(loop.checkpoints.remove_all)
     return result
+
+
+def _template(config: RunConfig, data: PreparedData) -> dict[str, Any]:
+    """What a model's answers need to know of its prompts: which template, and the texts of the user's own."""
+    own = config.own_template
+    texts = {"template": own.model_dump()} if own else {}
+    return {"template_hash": data.manifest["template_hash"], **texts}
 
 
 def _plan(loop: TrainingLoop, model: DualBranch) -> str:

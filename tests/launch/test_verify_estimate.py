@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from launch.estimate import show_estimate
+from launch.estimate import device, show_estimate
 from launch.verify import compare
 from pipeline.cli import main
 from pipeline.config import RunConfig
@@ -92,8 +92,24 @@ def test_a_device_by_name_and_how_many_of_them_fit(capsys: pytest.CaptureFixture
     assert main(["estimate", str(config), "--gpu", "a100-80"]) == 0
     text = capsys.readouterr().out
     assert "fits 80 GiB" in text and "plan: stage 0 (DDP) is the fastest that fits" in text
+    assert main(["estimate", str(config), "--gpu", "a100-80", "--memory", "40", "--tflops", "7"]) == 0
+    assert "fits 40 GiB" in capsys.readouterr().out
     assert main(["estimate", str(config), "--gpu", "Voodoo"]) == 2
     assert "--gpu Voodoo: not known" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((None, None, None), (80, 300)),
+        (("A100-40", None, None), (40, 0.4 * 312)),
+        (("A100-40", 20, None), (20, 0.4 * 312)),
+        (("A100-40", None, 7), (40, 7)),
+        (("T4", None, None), (16, 300)),
+    ],
+)
+def test_what_is_given_goes_before_the_data_sheet(given: Any, expected: Any) -> None:
+    assert device(*given) == pytest.approx(expected)
 
 
 def test_how_many_devices_it_takes() -> None:

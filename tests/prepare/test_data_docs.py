@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.prepare.config import SourceConfig
+from pipeline.prepare.config import DataConfig
 from pipeline.prepare.forms import FORMS, detect_form
 
 TEXT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
@@ -26,7 +26,9 @@ def test_a_shown_row_is_of_its_form(form: str, text: str) -> None:
     assert FORMS[form].read(row).answer
 
 
-def test_shown_sources_are_valid() -> None:
+def test_shown_configurations_are_valid() -> None:
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)]
-    sources = [SourceConfig.model_validate(source) for block in blocks for source in block["data"]["sources"]]
-    assert [source.form for source in sources] == ["prompt_completion", "question_choices"]
+    shown = [DataConfig.model_validate(block["data"]) for block in blocks]
+    forms = ["prompt_completion", "question_choices", "auto"]
+    assert [source.form for data in shown for source in data.sources] == forms
+    assert [isinstance(data.template, str) for data in shown] == [True, False]
