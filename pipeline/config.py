@@ -117,10 +117,10 @@ class RunConfig(Schema):
         if not self.method.shares_prompts:
             raise ValueError(f"data.turns = all can't be trained with the method {self.method.name} (scope: input): "
                              "what its rows see depends on what is read at once")  # fmt: skip
-        if self.training.zero.stage >= 2:
-            raise ValueError(f"data.turns = all can't be trained with training.zero.stage = {self.training.zero.stage}: "
-                             "it exchanges gradients in the order in which they are ready, which is another on ranks "
-                             "whose rows have another number of turns; stages 0 and 1 can")  # fmt: skip
+        if (stage := self.training.zero.stage) >= 2:
+            raise ValueError(f"data.turns = all can't be trained with training.zero.stage = {stage}: it exchanges "
+                             "gradients in the order in which they are ready, which is another on ranks whose rows "
+                             "have another number of turns; stages 0 and 1 can")  # fmt: skip
         return self
 
     @model_validator(mode="after")

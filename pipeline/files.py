@@ -4,8 +4,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +78,22 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files that belong together: all are on disk before the first takes its place, so that a full disk leaves
+    the older ones as they were. The first named takes its place last."""
+    with ExitStack() as files:
+        for name, text in texts.items():
+            files.enter_context(atomic_file(folder / name)).write_text(text, encoding="utf-8")
+
+
+def to_json(values: Any, indent: int | None = 1) -> str:
+    """The text of a JSON file. NaN is refused: it isn't JSON. Without indent, large values take a tenth of the time."""
+    return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, values: Any, indent: int | None = 1) -> None:
-    """Write JSON atomically. NaN is refused: it is not JSON. Without indent, large values take a tenth of the time."""
-    write_text(path, json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write JSON atomically, see `to_json`."""
+    write_text(path, to_json(values, indent))
 
 
 def read_json(path: Path) -> Any | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pipeline.files import write_json, write_text
+from pipeline.files import to_json, write_texts
 from pipeline.report.arrangement import arranged
 from pipeline.report.collect import Cell, uncollected
 from pipeline.report.entry import Table
@@ -56,6 +56,7 @@ def report(
     table = build_table(cells, title, baseline, layout, reference or {}, with_reference)
     placed, _ = arranged(cells, layout)
     texts = {
+        "report.json": to_json(provenance(table), indent=None),
         "report.md": render_markdown(table),
         "report.tex": render_document(table),
         "table.tex": render_latex(table),
@@ -63,14 +64,12 @@ def report(
     }
     if len(placed) <= MOST_ON_PAGE:
         texts["report.html"] = render_page(table, cost_table(cells, layout), placed)
-    else:
+    write_texts(folder, texts)
+    if "report.html" not in texts:
         (folder / "report.html").unlink(missing_ok=True)
         console.print(f"No report.html: more than {MOST_ON_PAGE} runs make it too large", highlight=False)
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    write_json(folder / "report.json", provenance(table), indent=None)
     console.print(render_terminal(table, console))
     if table.left_out:
         console.print(f"Not in this layout: {', '.join(table.left_out)}", highlight=False, markup=False)
-    console.print(f"\nWritten to {folder}: {', '.join([*texts, 'report.json'])}", highlight=False, markup=False)
+    console.print(f"\nWritten to {folder}: {', '.join(texts)}", highlight=False, markup=False)
     return table

@@ -1,5 +1,6 @@
 """The files of a report: content, escaping, determinism; and the terminal."""
 
+import errno
 import io
 import json
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from pipeline.errors import StageError
 from pipeline.report import Cell, report
 
 MakeRun = Callable[..., Cell]
@@ -91,6 +93,25 @@ def awkward_cells(make_run: MakeRun) -> list[Cell]:
         make_run(AWKWARD, 43, {"piqa_full": 0.6, "mmlu": None}, reason=f"failed: {AWKWARD}"),
         make_run("B", 42, {"piqa_full": 0.6, "mmlu": 0.4}, method="bitune"),
     ]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_disk_that_is_full_leaves_the_older_report_whole(
+    name: str, demo_cells: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report(demo_cells, "Older", "LoRA", tmp_path, quiet())
+    older = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    write = Path.write_text
+
+    def full(path: Path, text: str, **options: str) -> int:
+        if path.name.startswith(f".{name}."):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, text, **options)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(StageError, match=f"{name}: cannot be written .No space left on device"):
+        report(demo_cells, "Newer", "LoRA", tmp_path, quiet())
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == older
 
 
 def test_markdown_escapes_names(make_run: MakeRun, tmp_path: Path) -> None:
