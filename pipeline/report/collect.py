@@ -73,8 +73,8 @@ def collect(cells: Sequence[Cell]) -> list[Outcome]:
         UserError: a row would average over runs that differ in anything but the seed.
     """
     runs = {cell.folder.root: _run(cell) for cell in cells}
-    usable = [cell for cell in cells if isinstance(runs[cell.folder.root], Run)]
-    check_rows(usable, {cell.folder.root: read_config(cell.folder) for cell in usable})
+    configs = {root: run.config for root, run in runs.items() if isinstance(run, Run)}
+    check_rows([cell for cell in cells if cell.folder.root in configs], configs)
     outcomes = [outcome for cell in cells for outcome in _outcomes(cell, runs[cell.folder.root])]
     outcomes = _agreeing(outcomes, lambda o: (o.group, o.row, o.task), _prepared_data, "the row")
     return _agreeing(outcomes, lambda o: o.task, lambda m: m.conditions, "the column")
@@ -115,7 +115,7 @@ def _parsed(path: Path, _modified: int) -> RunConfig:
     return parse_config(read_sections(path), str(path))
 
 
-def check_rows(cells: Iterable[Cell], configs: dict[Path, RunConfig | None]) -> None:
+def check_rows(cells: Iterable[Cell], configs: dict[Path, RunConfig]) -> None:
     """Refuse to average over anything but seeds.
 
     Raises:
@@ -129,7 +129,7 @@ def check_rows(cells: Iterable[Cell], configs: dict[Path, RunConfig | None]) -> 
         _check_group(group, configs)
 
 
-def _check_group(group: tuple[Cell, ...], configs: dict[Path, RunConfig | None]) -> None:
+def _check_group(group: tuple[Cell, ...], configs: dict[Path, RunConfig]) -> None:
     first: tuple[Cell, RunConfig] | None = None
     seen: dict[Hashable, Cell] = {}
     for cell in group:
@@ -140,11 +140,9 @@ def _check_group(group: tuple[Cell, ...], configs: dict[Path, RunConfig | None])
                     f"seed {cell.seed}"
                 )
             seen[identity] = cell
-        config = configs[cell.folder.root]
-        if config is None:
-            continue
-        first = first or (cell, config)
-        _check_pair(first, (cell, config))
+        one = cell, configs[cell.folder.root]
+        first = first or one
+        _check_pair(first, one)
 
 
 def _check_pair(first: tuple[Cell, RunConfig], second: tuple[Cell, RunConfig]) -> None:

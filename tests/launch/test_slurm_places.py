@@ -73,7 +73,7 @@ def test_a_time_limit_of_a_minute_is_survived_with_the_same_numbers(slurm_folder
 
     (run,) = short.glob("runs/stories*")
     (straight,) = slurm_folder.glob(f"runs/{run.name}")
-    attempts = events(run)
-    assert attempts.count("stopped") >= 1 and attempts[-1] == "complete", logs(short)
+    became = events(run)
+    assert became.count("stopped") >= 1 and became[-1] == "complete", logs(short)
     final = [json.loads((place / "train" / "result.json").read_text())["final_loss"] for place in (run, straight)]
     assert final[0] == final[1]
