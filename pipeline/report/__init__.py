@@ -8,7 +8,8 @@ from rich.console import Console
 
 from pipeline.files import to_json, write_texts
 from pipeline.report.arrangement import arranged
-from pipeline.report.collect import Cell, uncollected
+from pipeline.report.cell import Cell
+from pipeline.report.collect import uncollected
 from pipeline.report.entry import Table
 from pipeline.report.grouping import cells_of
 from pipeline.report.latex import render_document, render_latex
