@@ -24,6 +24,7 @@ def document_values(record: Record) -> Values | None:
     found = read_values(record.file.with_suffix(".jsonl"), record.evaluation.main_metric)
     if found is None or len(found) != record.evaluation.documents:
         return None
+    found = found / (record.evaluation.full_score or 1)
     return found if abs(float(found.mean()) - record.value) < 1e-6 else None
 
 

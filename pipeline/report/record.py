@@ -8,11 +8,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from pipeline.config import RunConfig
 from pipeline.faults import explain
+from pipeline.report.scale import full_score
 from pipeline.report.statistics import LARGEST, is_number
 
-UNBOUNDED = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "bleu", "chrf", "ter", "rouge", "mcc",
-             "brier_score", "mse", "mae")  # fmt: skip
-"""How metrics of lm-eval begin that are not fractions; every other one must lie between 0 and 1."""
 ROUNDING = 1e-9
 """By which a mean of ones may be larger than 1."""
 
@@ -61,9 +59,14 @@ class Evaluation(BaseModel):
     versions: Annotated[dict[str, str], BeforeValidator(texts)] = {}
 
     @property
+    def full_score(self) -> int | None:
+        """What the main metric is when all is right; None: it is no share."""
+        return full_score(self.task, self.main_metric)
+
+    @property
     def value(self) -> float:
-        """The main metric, as measured: a fraction, unless the metric is one of `UNBOUNDED`."""
-        return float(self.metrics[self.main_metric]) + 0.0  # never -0.0
+        """The main metric: a fraction, unless it is no share."""
+        return float(self.metrics[self.main_metric]) / (self.full_score or 1) + 0.0  # never -0.0
 
     @property
     def lower_is_better(self) -> bool:
@@ -157,11 +160,6 @@ class Missing(Planned):
 Outcome = Measurement | Missing
 
 
-def is_fraction(metric: str) -> bool:
-    """Whether the metric (with or without its filter, `exact_match,strict-match`) lies between 0 and 1."""
-    return not metric.startswith(UNBOUNDED)
-
-
 def read_evaluation(path: Path, task: str, config: RunConfig, signature: str, metric: str | None = None) -> Evaluation:
     """The evaluation at `path`, if it is whole, finished and made by this configuration.
 
@@ -211,5 +209,7 @@ def _check_value(evaluation: Evaluation) -> None:
     if not is_number(value):
         shown = value if isinstance(value, float) else f"beyond {LARGEST:g}"
         raise UnusableError(f"evaluation of {evaluation.task} failed: {name} is {shown}")
-    if is_fraction(name) and not 0 <= value <= 1 + ROUNDING:
-        raise UnusableError(f"evaluation of {evaluation.task} failed: {name} is {value}, not a fraction from 0 to 1")
+    full = evaluation.full_score
+    if full is not None and not 0 <= evaluation.value <= 1 + ROUNDING:
+        share = "a fraction from 0 to 1" if full == 1 else f"percent, as {evaluation.task} reports it"
+        raise UnusableError(f"evaluation of {evaluation.task} failed: {name} is {value}, not {share}")

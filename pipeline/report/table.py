@@ -16,7 +16,7 @@ from pipeline.report.layout import PLAIN, Layout
 from pipeline.report.notes import annotate
 from pipeline.report.pivot import pivoted
 from pipeline.report.published import with_published
-from pipeline.report.record import Missing, Outcome, Record, is_fraction
+from pipeline.report.record import Missing, Outcome, Record
 from pipeline.report.statistics import mean_of_all, summarise
 from pipeline.report.unit import BARE, PERCENT, Unit
 
@@ -138,7 +138,7 @@ def _measured(column: Column, outcomes: Sequence[Outcome], layout: Layout) -> Co
     return replace(
         column,
         metric=found.main_metric,
-        unit=replace(PERCENT, decimals=layout.decimals) if is_fraction(found.main_metric) else BARE,
+        unit=BARE if found.full_score is None else replace(PERCENT, decimals=layout.decimals),
         lower_is_better=found.lower_is_better,
         documents=found.documents,
         limit=found.limit,

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.report import Cell, cells_of
+from pipeline.report import Cell, Layout, build_table, cells_of
 from pipeline.report.collect import collect
 from pipeline.report.record import Missing, Record
+from pipeline.report.statistics import Summary
 from pipeline.run_folder import RunFolder
 from pipeline.yaml_file import read_sections, read_yaml
 
@@ -63,6 +64,63 @@ def test_a_result_that_is_not_the_runs_own_does_not_count(make_run: MakeRun, cha
 def test_a_metric_that_is_no_fraction_may_be_large(make_run: MakeRun, metric: str) -> None:
     changes = {"main_metric": metric, "metrics": {metric: 9889.73}, "higher_is_better": {metric: None}}
     assert reasons([make_run("LoRA", 42, {"lambada": 0.5}, lambada=changes)]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "reported", "value"),
+    [
+        ("squadv2", "f1", 67.3, 0.673),
+        ("squadv2", "HasAns_exact", 0.9, 0.009),
+        ("scrolls_quality", "em", 25.0, 0.25),
+        ("scrolls_quality", "acc_norm", 0.25, 0.25),
+        ("xquad_en", "f1", 0.9, 0.9),
+        ("truthfulqa_gen", "rouge1_acc", 0.4, 0.4),
+    ],
+)
+def test_the_task_says_whether_a_share_is_in_percent(
+    make_run: MakeRun, task: str, metric: str, reported: float, value: float
+) -> None:
+    measured = {"metrics": {metric: reported}, "main_metric": metric, "higher_is_better": {metric: True}}
+    table = build_table([make_run("LoRA", 42, {task: 0.5}, **{task: measured})], "T")
+    assert table.rows[0].entries[0].summary == Summary(pytest.approx(value), None, 1)
+    assert table.columns[0].percent and table.columns[-1].is_average
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [("rouge1_diff", -3.2), ("likelihood_diff", 4.1), ("age_bias", -0.7), ("eqbench", 61.4), ("wer", 1.2)],
+)
+def test_a_metric_that_is_no_share_is_shown_as_it_is(make_run: MakeRun, metric: str, value: float) -> None:
+    measured = {"metrics": {metric: value}, "main_metric": metric, "higher_is_better": {metric: True}}
+    table = build_table([make_run("LoRA", 42, {"t": 0.5}, t=measured)], "T")
+    assert table.rows[0].entries[0].value == f"{value:.2f}" and not table.columns[0].percent
+
+
+@pytest.mark.parametrize(
+    ("task", "value", "reason"),
+    [
+        ("xquad_en", 67.3, "evaluation of xquad_en failed: f1 is 67.3, not a fraction from 0 to 1"),
+        ("squadv2", 167.3, "evaluation of squadv2 failed: f1 is 167.3, not percent, as squadv2 reports it"),
+    ],
+)
+def test_a_share_outside_its_scale_is_no_share(make_run: MakeRun, task: str, value: float, reason: str) -> None:
+    measured = {"metrics": {"f1": value}, "main_metric": "f1", "higher_is_better": {"f1": True}}
+    assert reasons([make_run("LoRA", 42, {task: 0.5}, **{task: measured})]) == [reason]
+
+
+def test_documents_in_percent_are_tested_as_fractions(make_run: MakeRun) -> None:
+    rights = {"A": [1, 0, 0, 1], "B": [1, 1, 0, 1]}
+    cells = []
+    for row, method in (("A", "causal"), ("B", "bitune")):
+        measured = {"metrics": {"em": 25.0 * sum(rights[row])}, "main_metric": "em", "higher_is_better": {"em": True}}
+        cell = make_run(row, 42, {"scrolls_quality": rights[row]}, method=method, scrolls_quality=measured)
+        lines = "".join(
+            f'{{"doc_id": {i}, "metrics": {{"em": {100.0 * right}}}}}\n' for i, right in enumerate(rights[row])
+        )
+        cell.folder.samples("scrolls_quality").write_text(lines)
+        cells.append(cell)
+    comparison = build_table(cells, "T", baseline="A", layout=Layout(differences="tasks")).rows[1].entries[0].comparison
+    assert comparison is not None and comparison.difference == pytest.approx(0.25)
 
 
 def test_a_damaged_file_does_not_count(make_run: MakeRun) -> None:
