@@ -98,6 +98,14 @@ class RunConfig(Schema):
         return self
 
     @model_validator(mode="after")
+    def _offloads_one_type(self) -> "RunConfig":
+        mixes = self.model.precision == "bf16" and self.tuning.kind not in ("none", "full")
+        if mixes and self.training.zero.offload_parameters == "nvme":
+            raise ValueError("training.zero.offload_parameters = nvme keeps weights of one type, but adapters are "
+                             "float32 beside bf16 weights: use fp32, or offload them to cpu")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
     def _trains_embeddings(self) -> "RunConfig":
         if self.method.embeddings == "separate" and self.tuning.kind not in ("none", "full"):
             raise ValueError(f"method.embeddings = separate needs tuning.kind full: {self.tuning.kind} trains none")

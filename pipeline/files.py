@@ -17,46 +17,60 @@ os.umask(_UMASK)
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it is flushed to disk and renamed to `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        _share(temporary)
-        _sync(temporary)
-        temporary.replace(path)
-    except OSError as error:
-        raise StageError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Yield a temporary path beside `path`; on success it is flushed to disk and renamed to `path`.
+
+    Raises:
+        StageError: it can't be written.
+    """
+    with _writing(path):
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            _share(temporary)
+            _sync(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     _sync(path.parent)
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder beside `path`; on success it replaces `path` whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    """Yield an empty temporary folder beside `path`; on success it replaces `path` whole.
+
+    Raises:
+        StageError: it can't be written.
+    """
+    with _writing(path):
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        try:
+            yield temporary
+            _share(temporary)
+            for file in temporary.rglob("*"):
+                _share(file)
+                _sync(file)
+            if path.exists():
+                old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+                path.replace(old)
+                temporary.replace(path)
+                shutil.rmtree(old)
+            else:
+                temporary.replace(path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    _sync(path.parent)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Make the folder it lies in; name what can't be written."""
     try:
-        yield temporary
-        _share(temporary)
-        for file in temporary.rglob("*"):
-            _share(file)
-            _sync(file)
-        if path.exists():
-            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-            path.replace(old)
-            temporary.replace(path)
-            shutil.rmtree(old)
-        else:
-            temporary.replace(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
         raise StageError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    _sync(path.parent)
 
 
 def _share(path: Path) -> None:

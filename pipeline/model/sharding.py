@@ -167,7 +167,9 @@ def copy_sharded(module: nn.Module) -> nn.Module:
         for part in twin.modules():
             for name, parameter in list(part.named_parameters(recurse=False)):
                 setattr(part, name, nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad))
-    zero.Init(module=twin, config_dict_or_path=deepspeed_config())
+    # Each new swapper (NVMe) would delete the files of those before.
+    swapper = next(getattr(parameter, "nvme_swapper") for parameter in module.parameters())  # noqa: B009
+    zero.Init(module=twin, config_dict_or_path=deepspeed_config(), param_swapper=swapper)
     return twin
 
 

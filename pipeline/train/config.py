@@ -1,6 +1,7 @@
 """Configuration of training."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -12,7 +13,7 @@ from pipeline.versions import installed
 Moment = Annotated[float, Field(ge=0, lt=1)]
 
 
-Place = Literal["none", "cpu"]
+Place = Literal["none", "cpu", "nvme"]
 
 TRACKERS = {"tensorboard": ("tensorboard",), "wandb": ("wandb",), "mlflow": ("mlflow-skinny", "mlflow")}
 """Packages of which one makes a tracker work."""
@@ -41,6 +42,13 @@ OWNED = {
     "zero_optimization.stage": "training.zero.stage",
     "zero_optimization.offload_optimizer.device": "training.zero.offload_optimizer",
     "zero_optimization.offload_param.device": "training.zero.offload_parameters",
+    "zero_optimization.offload_optimizer.nvme_path": "training.zero.nvme_path",
+    "zero_optimization.offload_param.nvme_path": "training.zero.nvme_path",
+    # These read from NVMe to addresses that are not aligned, which fails unseen.
+    "zero_optimization.offload_optimizer.fast_init": "training.zero.nvme_path",
+    "zero_optimization.offload_optimizer.pipeline_read": "training.zero.nvme_path",
+    "zero_optimization.offload_optimizer.pipeline_write": "training.zero.nvme_path",
+    "zero_optimization.offload_param.max_in_cpu": "training.zero.nvme_path",
 }
 """Keys of DeepSpeed's JSON that are made of keys of ours."""
 
@@ -63,6 +71,8 @@ class ZeroConfig(Schema):
     stage: Annotated[int, Field(ge=0, le=3)] = 0
     offload_optimizer: Place = "none"
     offload_parameters: Place = "none"
+    nvme_path: Path | None = None
+    """Folder on a local disk for what is offloaded to `nvme`; each run has one of its own in it while it trains."""
     deepspeed: dict[str, Any] = {}
     """Further keys of DeepSpeed's own JSON; those that dualtune sets itself are refused."""
 
@@ -72,12 +82,25 @@ class ZeroConfig(Schema):
             raise ValueError("zero.offload_optimizer needs zero.stage 1, 2 or 3")
         if self.offload_parameters != "none" and self.stage < 3:
             raise ValueError("zero.offload_parameters needs zero.stage 3")
+        self._check_nvme()
         if self.deepspeed and self.stage == 0:
             raise ValueError("zero.deepspeed has keys, but zero.stage is 0: DeepSpeed is not used")
         for key in _dotted(self.deepspeed):
             if key in OWNED:
                 raise ValueError(f"zero.deepspeed.{key} contradicts what is set by {OWNED[key]}: drop it")
         return self
+
+    def _check_nvme(self) -> None:
+        places = {"zero.offload_optimizer": self.offload_optimizer, "zero.offload_parameters": self.offload_parameters}
+        swapped = [key for key, place in places.items() if place == "nvme"]
+        if swapped and self.stage < 3:  # DeepSpeed would keep them in the CPU's memory without a word
+            raise ValueError(f"{swapped[0]} = nvme needs zero.stage 3")
+        if swapped and self.nvme_path is None:
+            raise ValueError(f"{swapped[0]} = nvme needs zero.nvme_path: a folder on a local disk")
+        if self.nvme_path is not None and not swapped:
+            raise ValueError("zero.nvme_path is set, but nothing is offloaded to nvme")
+        if self.offload_parameters == "nvme" and self.offload_optimizer == "none":
+            raise ValueError("zero.offload_parameters = nvme needs zero.offload_optimizer cpu or nvme")
 
 
 class TrainingConfig(Schema):

@@ -33,6 +33,9 @@ class Size:
     """Weights of the layers that one row passes through."""
     layers: int
     width: int
+    largest_tensor: int
+    layer_tensors: int
+    """Of the layer with most."""
 
 
 def measure(config: RunConfig) -> Size:
@@ -63,6 +66,8 @@ def _size(model: DualBranch, row_weights: int) -> Size:
         row_weights=row_weights,
         layers=len(layers),
         width=int(model.model.config.hidden_size),
+        largest_tensor=max(parameter.numel() for parameter in parameters),
+        layer_tensors=max(len(list(layer.parameters())) for layer in layers),
     )
 
 

@@ -4,7 +4,10 @@ Not DeepSpeed's own checkpoints: those are pickles, which can run code, with bar
 one of them can't write.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pipeline.train.state import TrainingState, plain, refuse_others
+from pipeline.errors import StageError
+from pipeline.train.state import TrainingState, plain
 
 SHARD = "shard-{rank:05d}.safetensors"
+SWAPPED = "shard-{rank:05d}.{index:04d}.safetensors"
+"""Of a partition that lives on NVMe: no more than one at a time is in memory."""
 WEIGHT = "weight"
 
 
@@ -26,37 +32,95 @@ class ShardedState(TrainingState):
     """DeepSpeed's ZeRO optimizer, around ours."""
 
     def _write_tensors(self, folder: Path) -> None:
-        save_file(self._tensors(), folder / SHARD.format(rank=self.ranks.index))
+        kept: dict[str, Tensor] = {}
+        for index in range(len(partitions(self.zero))):
+            with resident(self.zero, index):
+                if is_swapped(self.zero, index):
+                    save_file(self._tensors(index), folder / SWAPPED.format(rank=self.ranks.index, index=index))
+                else:
+                    kept |= self._tensors(index)
+        save_file(kept, folder / SHARD.format(rank=self.ranks.index))
 
-    def _tensors(self) -> dict[str, Tensor]:
-        """`weight/i` and the optimizer's tensors, `moment/i`, of each flat partition i of this rank."""
-        found = {f"{WEIGHT}/{index}": plain(part) for index, part in enumerate(partitions(self.zero))}
-        for index, part in enumerate(partitions(self.zero)):
-            found |= {f"{key}/{index}": plain(value) for key, value in self.optimizer.state[part].items()}
-        return found
+    def _tensors(self, index: int) -> dict[str, Tensor]:
+        """`weight/i` and the optimizer's tensors, `moment/i`, of the flat partition i of this rank."""
+        part = partitions(self.zero)[index]
+        states = {f"{key}/{index}": plain(value) for key, value in self.optimizer.state[part].items()}
+        return {f"{WEIGHT}/{index}": plain(part), **states}
 
     def _read_tensors(self, folder: Path) -> None:
-        file = folder / SHARD.format(rank=self.ranks.index)
-        tensors = load_file(file)
-        parts = partitions(self.zero)
-        expected = {f"{WEIGHT}/{index}": part for index, part in enumerate(parts)}
-        refuse_others({name: tensors.get(name, torch.empty(0)) for name in expected}, expected, file)
-        for index, part in enumerate(parts):
-            part.data.copy_(tensors.pop(f"{WEIGHT}/{index}"))
-            self.optimizer.state[part].clear()
+        whole = folder / SHARD.format(rank=self.ranks.index)
+        kept = load_file(whole)
+        if getattr(self.zero, "swap_optimizer", False):
+            self.zero.optimizer_swapper.purge_state()
+        for index in range(len(partitions(self.zero))):
+            file = folder / SWAPPED.format(rank=self.ranks.index, index=index)
+            tensors = load_file(file) if file.exists() else kept
+            with resident(self.zero, index, is_changed=True):
+                self._set(index, tensors, file if file.exists() else whole)
+        spread(self.zero)
+
+    def _set(self, index: int, tensors: dict[str, Tensor], file: Path) -> None:
+        part, name = partitions(self.zero)[index], f"{WEIGHT}/{index}"
+        if tensors.get(name, torch.empty(0)).shape != part.shape:
+            raise StageError(f"{file}: holds parts of another size: go on with the keys of training.zero as they were")
+        part.data.copy_(tensors[name])
+        self.optimizer.state[part].clear()
         for name, value in tensors.items():
             key, _, place = name.partition("/")
-            part = parts[int(place)]
-            # AdamW counts its steps on the CPU, unless it is fused.
-            device = part.device if value.dim() or self.optimizer.defaults.get("fused") else value.device
-            self.optimizer.state[part][key] = value.to(device)
-        spread(self.zero)
+            if int(place) == index and key != WEIGHT:
+                # AdamW counts its steps on the CPU, unless it is fused.
+                device = part.device if value.dim() or self.optimizer.defaults.get("fused") else value.device
+                self.optimizer.state[part][key] = value.to(device)
 
 
 def partitions(zero: Any) -> list[Tensor]:
     """The flat float32 tensors that the optimizer updates on this rank."""
     parts = getattr(zero, "fp32_partitioned_groups_flat", None)
     return list(zero.single_partition_of_fp32_groups if parts is None else parts)
+
+
+def is_swapped(zero: Any, index: int) -> bool:
+    """Does a partition live on NVMe, with its optimizer states?"""
+    return bool(getattr(zero, "swap_optimizer", False)) and bool(zero._swappable_optimizer_subgroup(index))
+
+
+@contextmanager
+def resident(zero: Any, index: int, is_changed: bool = False) -> Iterator[None]:
+    """A partition and its optimizer states in memory, to look at or to change."""
+    if not is_swapped(zero, index):
+        yield
+        return
+    zero._optimizer_states_and_gradient_swap_in(index)
+    yield
+    if is_changed:
+        zero._optimizer_states_and_gradient_swap_out(index)
+    else:
+        zero._release_swap_buffers(index)
+
+
+def align_gradients(zero: Any) -> None:
+    """Let DeepSpeed read gradients from NVMe to aligned addresses only.
+
+    It reads past the page cache (O_DIRECT), straight into the place of each gradient in its partition. Where that is
+    not aligned the read fails, which DeepSpeed 0.19 doesn't look at: the gradient would be whatever was there before.
+    """
+    swapper = getattr(zero, "optimizer_swapper", None)
+    if swapper is not None:
+        swapper._adjust_for_misaligned_lengths = partial(_aligned, swapper.numel_alignment)
+
+
+def _aligned(alignment: int, tensors: list[Tensor], offsets: list[int]) -> tuple[list[Tensor], list[int]]:
+    """Each gradient in up to three pieces, of which the middle one begins and ends at multiples of `alignment`; the
+    others are too short to be swapped."""
+    pieces, starts = [], []
+    for tensor, offset in zip(tensors, offsets, strict=True):
+        first = min(-offset % alignment, tensor.numel())
+        last = first + (tensor.numel() - first) // alignment * alignment
+        for start, end in ((0, first), (first, last), (last, tensor.numel())):
+            if end > start:
+                pieces.append(tensor.narrow(0, start, end - start))
+                starts.append(offset + start)
+    return pieces, starts
 
 
 def drop_second_copies(zero: Any) -> None:
@@ -77,6 +141,7 @@ def spread(zero: Any) -> None:
     if kept:  # small ones are whole on every rank: they must be read anew
         kept[0].partition(kept)
     for index in range(len(partitions(zero))):
-        zero._reassign_or_swap_out_partitioned_parameters(index)
+        with resident(zero, index):
+            zero._reassign_or_swap_out_partitioned_parameters(index)
     if kept:
         kept[0].all_gather(kept)

@@ -14,7 +14,7 @@ from torch import Tensor
 from pipeline.train.config import TrainingConfig
 from pipeline.train.engine import Engine, check_accelerator, forget_accelerator
 from pipeline.train.loss import Objective
-from pipeline.train.partitions import drop_second_copies
+from pipeline.train.partitions import align_gradients, drop_second_copies
 from pipeline.train.ranks import Ranks
 from pipeline.train.trained import check_zero
 from pipeline.train.zero import buckets, deepspeed_json, prepare_environment
@@ -32,6 +32,7 @@ class ShardedEngine(Engine):
         super()._prepare(objective)
         check_zero(self.parameters, self.objective.optimizer)
         drop_second_copies(self.objective.optimizer)
+        align_gradients(self.objective.optimizer)
 
     def _see(self, name: str, _gradient: Tensor) -> None:
         self._seen.add(name)
@@ -56,13 +57,16 @@ class ShardedEngine(Engine):
         return math.nan if norm is None else float(norm)
 
 
-def make_sharded_accelerator(training: TrainingConfig, ranks: Ranks) -> Accelerator:
+def make_sharded_accelerator(training: TrainingConfig, ranks: Ranks, nvme: dict[str, Any] | None = None) -> Accelerator:
     """accelerate with DeepSpeed on this rank. From here on models are built sharded, if the stage is 3.
+
+    Args:
+        nvme: what `pipeline.train.nvme.nvme_files` gave.
 
     Raises:
         UserError: DeepSpeed is absent, or refuses its configuration.
     """
-    values = deepspeed_json(training)
+    values = deepspeed_json(training, nvme)
     forget_accelerator()
     prepare_environment()
     plugin = DeepSpeedPlugin(hf_ds_config=values, zero3_init_flag=training.zero.stage == 3)

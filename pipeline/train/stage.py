@@ -24,6 +24,8 @@ from pipeline.train.config import check_trackers
 from pipeline.train.export import export
 from pipeline.train.loop import TrainingLoop
 from pipeline.train.memory import held_bytes
+from pipeline.train.nvme import nvme_files
+from pipeline.train.plan import PLANS
 from pipeline.train.progress import say
 from pipeline.train.ranks import Ranks, join, shared
 from pipeline.train.sharded import make_sharded_accelerator
@@ -74,7 +76,8 @@ def _train_or_find(
         return result
     ranks.first(lambda: folder.create(config))
     try:
-        return _train(config, folder, data, ranks, signals, resume)
+        with nvme_files(config, folder, ranks) as nvme:
+            return _train(config, folder, data, ranks, signals, resume, nvme)
     except torch.OutOfMemoryError as error:
         hint = "lower training.micro_batch_size, set model.gradient_checkpointing, or raise training.zero.stage"
         raise StageError(f"out of memory on the GPU: {hint}") from error
@@ -118,6 +121,7 @@ def _train(
     ranks: Ranks,
     signals: StopSignals,
     resume: Path | None,
+    nvme: dict[str, Any],
 ) -> dict[str, Any]:
     facts = {"signature": signature(config), "prepared_key": data.key}
     identity = {**facts, "processes": ranks.count, "zero_stage": config.training.zero.stage}
@@ -125,10 +129,11 @@ def _train(
     start = checkpoints.chosen(resume) if resume else None  # before anything large is read
     if start is None:
         ranks.first(checkpoints.refuse_others)
-    accelerator = make_sharded_accelerator(config.training, ranks) if config.training.zero.stage else None
+    accelerator = make_sharded_accelerator(config.training, ranks, nvme) if config.training.zero.stage else None
     model = ranks.together(lambda: build_model(config.model, config.method, config.tuning, config.seed))
     rows, held_out = split(data, config.data.validation_fraction if config.data else 0.0)
-    loop = TrainingLoop(config, folder, model, rows, checkpoints, ranks, accelerator, held_out)
+    plans = data.path / PLANS
+    loop = TrainingLoop(config, folder, model, rows, checkpoints, ranks, accelerator, held_out, plans)
     if ranks.is_main:
         say(_plan(loop, model))
     loop.resume(start)

@@ -17,8 +17,11 @@ LARGEST_BUCKET = 2**27
 NEVER = 2**31 - 1
 
 
-def deepspeed_json(training: TrainingConfig) -> dict[str, Any]:
+def deepspeed_json(training: TrainingConfig, nvme: dict[str, Any] | None = None) -> dict[str, Any]:
     """What DeepSpeed is told before the model is built.
+
+    Args:
+        nvme: further keys, of `pipeline.train.nvme`.
 
     Raises:
         UserError: DeepSpeed is not installed, or refuses a key of `training.zero.deepspeed`.
@@ -40,7 +43,7 @@ def deepspeed_json(training: TrainingConfig) -> dict[str, Any]:
         "steps_per_print": NEVER,
         "zero_optimization": sharding,
     }
-    values = _merged(values, zero.deepspeed)
+    values = _merged(_merged(values, nvme or {}), zero.deepspeed)
     _check(values["zero_optimization"])
     return values
 

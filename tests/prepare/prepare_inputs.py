@@ -7,6 +7,7 @@ from pipeline.config import RunConfig
 from pipeline.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs" / "data"
 DATA = ROOT / "examples" / "data"
 STORIES = ROOT / "tests" / "fixtures" / "stories260K"
 KINDS = ("byte_bpe", "byte_bpe_without_bos", "byte_bpe_merging", "sentencepiece_bpe", "unigram", "stories")

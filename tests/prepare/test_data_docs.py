@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from pipeline.config import merge, parse_config
 from pipeline.prepare.config import DataConfig
 from pipeline.prepare.forms import FORMS, detect_form
 
-TEXT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "data.md").read_text()
 SHOWN = re.findall(r"^\| `(\w+)` \| `(\{.*?\})`(?:;| \|)", TEXT, re.MULTILINE)
 
 
@@ -28,7 +30,10 @@ def test_a_shown_row_is_of_its_form(form: str, text: str) -> None:
 
 def test_shown_configurations_are_valid() -> None:
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)]
-    shown = [DataConfig.model_validate(block["data"]) for block in blocks]
+    shown = [DataConfig.model_validate(block["data"]) for block in blocks if "data" in block]
     forms = ["prompt_completion", "question_choices", "auto"]
     assert [source.form for data in shown for source in data.sources] == forms
     assert [isinstance(data.template, str) for data in shown] == [True, False]
+    (based,) = (block for block in blocks if "base" in block)
+    config = parse_config(merge(based, ROOT / "run.yaml"), "docs/data.md")
+    assert config.data is not None and config.data.sources[0].limit == 50_000

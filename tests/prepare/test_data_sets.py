@@ -1,4 +1,4 @@
-"""Real data sets in their original form, each prepared with one screen of configuration.
+"""Real data sets in their original form, each prepared by its configuration in configs/data.
 
 They are looked for below the folder named by DUALTUNE_DATA; without it these tests are skipped.
 """
@@ -9,88 +9,87 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prepare_inputs import KINDS, MakeRun
+from prepare_inputs import CONFIGS, KINDS, STORIES
 from transformers import PreTrainedTokenizerFast
 
+from pipeline.config import RunConfig, load_config
 from pipeline.prepare import prepare
-from pipeline.prepare.config import SourceConfig
+from pipeline.prepare.config import DataConfig
 from pipeline.prepare.forms import FORMS
 from pipeline.prepare.reading import OpenedSource
 from pipeline.prepare.record import Fault
 from pipeline.prepare.sources import open_sources
 from pipeline.prepare.templates import Rendered, render
 from pipeline.prepare.tokens import encode
+from pipeline.run_folder import RunFolder
 
-ROOT = Path(os.environ.get("DUALTUNE_DATA", ""))
+ROOT = Path(os.environ.get("DUALTUNE_DATA", "")).absolute()
 pytestmark = pytest.mark.skipif(not os.environ.get("DUALTUNE_DATA"), reason="DUALTUNE_DATA names no folder of data")
 
-PIQA = {"form": "question_choices", "labels": "{root}/piqa/valid-labels.lst"}
-ARC = {"columns": {"prompt": "{{ doc.query }}", "completion": "{{ doc.choices[doc.gold] }}"}, "unique": "doc_id",
-       "form": "prompt_completion"}  # fmt: skip
-LOGIQA = {
-    "lines": 8,
-    "form": "prompt_completion",
-    "columns": {
-        "prompt": "{% set l = text.split('\n') %}{{ l[2] }}\n{{ l[3] }}\n{{ l[4:] | join('\n') }}",
-        "completion": "{% set l = text.split('\n') %}{{ l[4 + 'abcd'.index(l[1].strip())][2:] }}",
-    },
-}
-LAMBADA = {"form": "prompt_completion", "columns": {"prompt": "{{ text.rsplit(' ', 1)[0] }}",
-                                                    "completion": "{{ text.split(' ')[-1] }}"}}  # fmt: skip
-SIQA = "social_i_qa/socialiqa-train-dev.zip"
-ZIPPED = {"form": "question_choices"}
-MMLU = ["question", "A", "B", "C", "D", "answer"]
+SIQA_DEV = {"files": "*-dev/dev.jsonl", "labels": "socialiqa-train-dev/dev-labels.lst"}
 SETS: dict[str, tuple[str, dict[str, Any], int]] = {
-    "piqa": ("piqa/valid.jsonl", PIQA, 1838),
-    "piqa arrow": ("piqa/hf_validation/*.arrow", {}, 1838),
-    "piqa requests": ("piqa/train_mc_5shot.requests.jsonl.gz",
-                      {"columns": {"question": "doc.goal", "choices": "doc.choices", "answer": "doc.label"},
-                       "form": "question_choices", "unique": "doc_id"}, 16113),
-    "arc_challenge arrow": ("arc_challenge/hf_validation/*.arrow", {}, 299),
-    "arc_challenge test": ("arc_challenge/test_mc_5shot.requests.jsonl.gz", ARC, 1172),
-    "arc_challenge train": ("arc_challenge/train_mc_5shot.requests.jsonl.gz", ARC, 1119),
-    "arc_easy arrow": ("arc_easy/hf_validation/*.arrow", {}, 570),
-    "arc_easy test": ("arc_easy/test_mc_5shot.requests.jsonl.gz", ARC, 2376),
-    "arc_easy train": ("arc_easy/train_mc_5shot.requests.jsonl.gz", ARC, 2251),
-    "csqa": ("commonsense_qa/train_rand_split.jsonl", {}, 9741),
-    "csqa dev": ("commonsense_qa/dev_rand_split.jsonl", {}, 1221),
-    "csqa arrow": ("commonsense_qa/hf_validation/*.arrow", {}, 1221),
-    "siqa": (SIQA, {**ZIPPED, "files": "*/train.jsonl", "labels": "socialiqa-train-dev/train-labels.lst"}, 33410),
-    "siqa dev": (SIQA, {**ZIPPED, "files": "*-dev/dev.jsonl", "labels": "socialiqa-train-dev/dev-labels.lst"}, 1954),
-    "siqa arrow": ("social_i_qa/hf_validation/*.arrow", {}, 1954),
-    "mmlu": ("mmlu/mmlu.zip", {"files": "data/test/*.csv", "header": MMLU}, 14042),
-    "mmlu arrow": ("mmlu/hf/abstract_algebra/test/*.arrow", {}, 100),
-    "gsm8k": ("gsm8k/train.jsonl", {}, 7473),
-    "gsm8k test": ("gsm8k/test.jsonl", {}, 1319),
-    "lambada": ("lambada/lambada_test.jsonl", LAMBADA, 5153),
-    "lambada text": ("lambada/lambada_test_plain_text.txt", LAMBADA, 5153),
-    "logiqa": ("logiqa/Test.txt", LOGIQA, 651),
-    "logiqa eval": ("logiqa/Eval.txt", LOGIQA, 651),
-    "vicuna": ("vicuna_mtbench/dummy_conversation.json", {}, 500),
-    "alpaca": ("llama_factory/alpaca_en_demo.json", {}, 999),
-    "glaive": ("llama_factory/glaive_toolcall_en_demo.json", {}, 300),
-    "identity": ("llama_factory/identity.json", {}, 91),
-    "ultrafeedback": ("ultrafeedback/train_clean.jsonl", {}, 1000),
-    "ultrafeedback eval": ("ultrafeedback/eval_clean.jsonl", {}, 200),
-    "oasst": ("oasst/en_100_tree.jsonl", {}, 100),
-    "tulu": ("open_instruct/sft_sample.jsonl", {}, 100),
-    "tulu pairs": ("open_instruct/preference_sample.jsonl", {}, 100),
-}  # fmt: skip
-"""Name -> path, source, rows that the set is documented to have."""
+    "piqa": ("files/piqa", {}, 1838),
+    "piqa arrow": ("piqa", {"path": "data/piqa/hf_validation/*.arrow"}, 1838),
+    "piqa requests": ("files/piqa_requests", {}, 16113),
+    "arc_challenge arrow": ("arc_challenge", {"path": "data/arc_challenge/hf_validation/*.arrow"}, 299),
+    "arc_challenge test": ("files/arc_challenge", {"path": "data/arc_challenge/test_mc_5shot.requests.jsonl.gz"}, 1172),
+    "arc_challenge train": ("files/arc_challenge", {}, 1119),
+    "arc_easy arrow": ("arc_challenge", {"path": "data/arc_easy/hf_validation/*.arrow"}, 570),
+    "arc_easy test": ("files/arc_easy", {"path": "data/arc_easy/test_mc_5shot.requests.jsonl.gz"}, 2376),
+    "arc_easy train": ("files/arc_easy", {}, 2251),
+    "csqa": ("files/commonsense_qa", {}, 9741),
+    "csqa dev": ("files/commonsense_qa", {"path": "data/commonsense_qa/dev_rand_split.jsonl"}, 1221),
+    "csqa arrow": ("commonsense_qa", {"path": "data/commonsense_qa/hf_validation/*.arrow"}, 1221),
+    "siqa": ("files/social_i_qa", {}, 33410),
+    "siqa dev": ("files/social_i_qa", SIQA_DEV, 1954),
+    "siqa arrow": ("siqa", {"path": "data/social_i_qa/hf_validation/*.arrow"}, 1954),
+    "mmlu": ("files/mmlu", {}, 1531),
+    "mmlu dev": ("files/mmlu", {"files": "data/dev/*.csv"}, 285),
+    "mmlu test": ("files/mmlu", {"files": "data/test/*.csv"}, 14042),
+    "mmlu arrow": ("files/mmlu", {"path": "data/mmlu/hf/abstract_algebra/test/*.arrow", "files": None}, 100),
+    "gsm8k": ("files/gsm8k", {}, 7473),
+    "gsm8k test": ("gsm8k", {"path": "data/gsm8k/test.jsonl"}, 1319),
+    "lambada": ("files/lambada", {}, 5153),
+    "lambada json": ("files/lambada", {"path": "data/lambada/lambada_test.jsonl"}, 5153),
+    "logiqa": ("files/logiqa", {}, 651),
+    "logiqa test": ("files/logiqa", {"path": "data/logiqa/Test.txt"}, 651),
+    "vicuna": ("files/vicuna", {}, 500),
+    "alpaca": ("files/alpaca_demo", {}, 999),
+    "glaive": ("files/glaive_toolcall", {}, 300),
+    "identity": ("files/identity", {}, 91),
+    "ultrafeedback": ("files/ultrafeedback_preference", {}, 1000),
+    "ultrafeedback eval": ("files/ultrafeedback_preference", {"path": "data/ultrafeedback/eval_clean.jsonl"}, 200),
+    "oasst": ("files/oasst", {}, 100),
+    "tulu": ("files/tulu", {}, 100),
+    "tulu pairs": ("files/tulu_preference", {}, 100),
+}
+"""Name -> file of configs/data, what its source reads in this test, rows that the set is documented to have."""
 
 
 TOOLS = "tools, for which the paper's templates have no place"
 
 
-def options_of(name: str) -> dict[str, Any]:
-    options = SETS[name][1]
-    return {key: value.format(root=ROOT) if key == "labels" else value for key, value in options.items()}
+@pytest.fixture(autouse=True)
+def beside_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with the sets below `data`, as the configurations name them."""
+    (tmp_path / "data").symlink_to(ROOT)
+    monkeypatch.chdir(tmp_path)
+
+
+def config_of(name: str) -> RunConfig:
+    """The set's configuration as it is shipped, but for its length limit: the tokens of the test model are short."""
+    file, changed, _ = SETS[name]
+    config = load_config(CONFIGS / f"{file}.yaml", [f"model={STORIES}", "data.max_tokens=100000"])
+    assert config.data is not None
+    (source,) = config.data.sources
+    data = config.data.model_copy(update={"sources": (source.model_copy(update=changed),)})
+    return config.model_copy(update={"data": data})
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_row_is_kept_or_named(name: str, make_run: MakeRun) -> None:
-    path, _, documented = SETS[name]
-    found = prepare(*make_run(ROOT / path, source=options_of(name), max_tokens=100_000)).manifest
+def test_every_row_is_kept_or_named(name: str) -> None:
+    config, documented = config_of(name), SETS[name][2]
+    found = prepare(config, RunFolder.of(config)).manifest
     rows, repeated = found["rows"], found["rejected"].pop("another row has the same 'doc_id'", {"count": 0})["count"]
     print(name, rows, {reason: entry["count"] for reason, entry in found["rejected"].items()}, found["dropped"])
     assert rows["read"] - repeated == documented
@@ -101,14 +100,14 @@ def test_every_row_is_kept_or_named(name: str, make_run: MakeRun) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", SETS)
-def test_labels_decode_to_the_answers(
-    name: str, kind: str, tokenizers: dict[str, PreTrainedTokenizerFast], make_run: MakeRun
-) -> None:
+def test_labels_decode_to_the_answers(name: str, kind: str, tokenizers: dict[str, PreTrainedTokenizerFast]) -> None:
     """In the text of a whole row the labels are what stands behind the prompt, up to a token that reaches into both."""
     tokenizer = tokenizers[kind]
-    texts = rendered(SourceConfig(path=str(ROOT / SETS[name][0]), **options_of(name)), tokenizer)
+    data = config_of(name).data
+    assert data is not None
+    texts = rendered(data, tokenizer)
     compared = 0
-    for text, tokens in zip(texts, encode(texts, "paper", tokenizer), strict=True):
+    for text, tokens in zip(texts, encode(texts, data.template, tokenizer), strict=True):
         labels = tokens.input_ids[tokens.prompt_length : -1]
         if tokenizer.unk_token_id in tokens.input_ids:  # unknown to a vocabulary of 500: the text is lost
             continue
@@ -119,11 +118,11 @@ def test_labels_decode_to_the_answers(
     assert compared > 0
 
 
-def rendered(source: SourceConfig, tokenizer: PreTrainedTokenizerFast) -> list[Rendered]:
-    opened = OpenedSource.open(open_sources([source])[0], 0)
+def rendered(data: DataConfig, tokenizer: PreTrainedTokenizerFast) -> list[Rendered]:
+    opened = OpenedSource.open(open_sources(data.sources)[0], 0)
     found = []
     for row in opened.rows():
         with suppress(Fault):
             if row.record.values is not None:
-                found.append(render(FORMS[opened.form].read(row.record.values), "paper", tokenizer))
+                found.append(render(FORMS[opened.form].read(row.record.values), data.template, tokenizer))
     return found

@@ -4,6 +4,7 @@ gave to OUTPUT as JSON.
 usage: ranks_script.py FOLDER CASE...   (RANK, WORLD_SIZE, ... in the environment)
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from test_stage_train import config_of  # noqa: E402
 from train_runs import (  # noqa: E402
     LONG_RUN,
     ROWS,
+    SMALLEST_SWAP,
     make_model,
     rank_config,
     same,
@@ -42,6 +44,7 @@ from pipeline.train.engine import forget_accelerator  # noqa: E402
 from pipeline.train.export import export  # noqa: E402
 from pipeline.train.loop import TrainingLoop  # noqa: E402
 from pipeline.train.memory import held_bytes  # noqa: E402
+from pipeline.train.nvme import nvme_files  # noqa: E402
 from pipeline.train.ranks import Ranks, join, leave  # noqa: E402
 from pipeline.train.sharded import make_sharded_accelerator  # noqa: E402
 from pipeline.train.share import Share  # noqa: E402
@@ -54,9 +57,10 @@ class Case:
     def __init__(self, folder: Path, ranks: Ranks) -> None:
         self.folder, self.ranks = folder, ranks
 
-    def loop(self, config: RunConfig, turns: int = 0) -> TrainingLoop:
+    def loop(self, config: RunConfig, turns: int = 0, nvme: dict[str, Any] | None = None) -> TrainingLoop:
         forget_accelerator()  # of the case before
-        accelerator = make_sharded_accelerator(config.training, self.ranks) if config.training.zero.stage else None
+        is_sharded = config.training.zero.stage > 0
+        accelerator = make_sharded_accelerator(config.training, self.ranks, nvme) if is_sharded else None
         folder = RunFolder.of(config)
         identity = {"processes": self.ranks.count}
         checkpoints = Checkpoints(folder.checkpoints, identity, config.training.keep_checkpoints, self.ranks)
@@ -104,6 +108,29 @@ class Case:
         equal = same(whole(second), expected), second.position.loss == straight.position.loss
         return {"equal": self.ranks.gather(equal), "step": second.position.step}
 
+    def offloaded(self, optimizer: str, parameters: str) -> dict[str, Any]:
+        """Six updates, and the last three again from a checkpoint; with the files that were seen on the way."""
+        swap_small_tensors()
+        folder = self.folder / f"{optimizer}-{parameters}"
+        folder.mkdir(exist_ok=True)
+        config = rank_config(folder / "runs", 3, "full", "bitune", places=(optimizer, parameters))
+        losses, found, sizes = [], [], []
+        for start in (0, 3):
+            with nvme_files(config, RunFolder.of(config), self.ranks) as nvme:
+                loop = self.loop(config, nvme=nvme)
+                loop.resume()
+                for step in range(start, 6):
+                    losses.append(loop._update()["loss"])
+                    if step == 2:
+                        loop.checkpoints.save(3, loop.state.write)
+                found.append(fingerprint(loop))
+                sizes.append(sum(file.stat().st_size for file in folder.glob("*/rank-*/**/*.swp")))
+                self.ranks.gather(None)  # the other looks still
+            self.ranks.gather(None)
+        left = sorted(path.name for path in folder.iterdir())
+        held = self.ranks.gather(held_bytes(loop.engine))
+        return {"losses": losses, "weights": found, "sizes": sizes, "left": left, "held": held}
+
     def validated(self, stage: int) -> dict[str, Any]:
         """The loss on 9 other rows between updates, in chunks of 5 and 4, and what comes after it."""
         loop = self.loop(rank_config(self.folder, stage, "lora", "bitune"))
@@ -121,10 +148,12 @@ class Case:
         export(loop.model, folder, {}, lambda _: None, self.ranks)
         return {"folder": str(folder), "losses": own.tolist()}
 
-    def trained(self) -> str:
+    def trained(self, **zero: str) -> str:
         """A whole run, never stopped; its folder."""
         forget_accelerator()
-        config = config_of(self.folder / "straight", "full", **LONG_RUN)
+        swap_small_tensors()
+        options = LONG_RUN | {"zero": LONG_RUN["zero"] | zero}
+        config = config_of(self.folder / "-".join(["straight", *zero.values()][:2]), "full", **options)
         train(config, RunFolder.of(config))
         return str(RunFolder.of(config).root)
 
@@ -186,6 +215,21 @@ def copies(model: DualBranch) -> dict[str, torch.Tensor]:
     parameters = dict(model.named_parameters())
     with gathered(parameters.values()):
         return {name: tensor.detach().clone() for name, tensor in parameters.items()}
+
+
+def swap_small_tensors() -> None:
+    from deepspeed.runtime.swap_tensor import optimizer_utils, partitioned_param_swapper
+
+    optimizer_utils.MIN_AIO_BYTES = partitioned_param_swapper.MIN_AIO_BYTES = SMALLEST_SWAP
+
+
+def fingerprint(loop: TrainingLoop) -> str:
+    """Of all trained weights, gathered one at a time, as they must be where they are on NVMe."""
+    found = hashlib.sha256()
+    for parameter in loop.engine.parameters.values():
+        with gathered([parameter]):
+            found.update(parameter.detach().cpu().numpy().tobytes())
+    return found.hexdigest()
 
 
 def whole(loop: TrainingLoop) -> dict[str, torch.Tensor]:

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from test_stage_train import config_of
+from torch.utils.cpp_extension import _get_build_directory
 from train_runs import LONG_RUN, ROWS, make_loop, rank_config, samples, validated_losses
 
 from pipeline.config import RunConfig, to_yaml
@@ -36,7 +38,7 @@ LOSSES: list[dict[str, Any]] = [
     {"stage": 2, "kind": "full", "method": "causal", "steps": 4, "loss_reduction": "token"},
     {"stage": 3, "kind": "full", "method": "bitune", "steps": 20},
     {"stage": 3, "kind": "lora", "method": "bitune", "steps": 20, "micro_batch_tokens": 40},
-    {"stage": 3, "kind": "lora", "method": "causal", "steps": 2, "offload": True},
+    {"stage": 3, "kind": "lora", "method": "causal", "steps": 2, "places": ["cpu", "cpu"]},
     {"stage": 3, "kind": "dora", "method": "bitune", "steps": 2},
     {"stage": 3, "kind": "ia3", "method": "bitune", "steps": 2},
     {"stage": 3, "kind": "full", "method": "shared_weights", "steps": 2, "checkpointing": True},
@@ -291,6 +293,46 @@ def test_stopped_killed_and_gone_on_equals_straight(two: dict[str, Any], tmp_pat
     losses = [[row["loss"] for row in read_metrics(folder.metrics)] for folder in (stopped.folder, straight)]
     assert losses[0] == losses[1]
     assert json.loads(stopped.folder.train_result.read_text())["processes"] == 2
+
+
+OFFLOADED = [("nvme", "none"), ("nvme", "nvme"), ("cpu", "nvme")]
+
+
+def is_built(name: str) -> bool:
+    return (Path(_get_build_directory(name, verbose=False)) / f"{name}.so").exists()
+
+
+@pytest.fixture(scope="module")
+def offloaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    if not (is_built("async_io") and is_built("pin_memory")):
+        pytest.skip("DeepSpeed's module async_io is not built on this machine, which takes minutes: docs/scale.md")
+    folder = tmp_path_factory.mktemp("offloaded")
+    (folder / "nvme").mkdir()
+    places = {"offload_optimizer": "nvme", "offload_parameters": "nvme", "nvme_path": str(folder / "nvme")}
+    cases = [("cpu", "cpu"), *OFFLOADED]
+    names = [name("offloaded", {"optimizer": first, "parameters": second}) for first, second in cases]
+    found = start(folder, 2, [*names, name("trained", places)], timeout=600)
+    return {**dict(zip(cases, found.values(), strict=False)), "trained": found[name("trained", places)]}
+
+
+@pytest.mark.parametrize("places", OFFLOADED, ids=lambda places: "-".join(places))
+def test_nvme_equals_memory_bit_by_bit(offloaded: dict[Any, Any], places: tuple[str, str]) -> None:
+    """Straight, and gone on with from a checkpoint; nothing is left of the files but the runs."""
+    expected, found = offloaded["cpu", "cpu"], offloaded[places]
+    assert found["losses"] == expected["losses"]
+    assert found["losses"][3:6] == found["losses"][6:]
+    assert found["weights"] == expected["weights"] and len({*found["weights"]}) == 1
+    assert found["left"] == ["runs"]
+    assert min(found["sizes"]) > 1_000_000
+
+
+def test_run_on_nvme_equals_run_in_memory(offloaded: dict[Any, Any], two: dict[str, Any]) -> None:
+    folders = [RunFolder(Path(root)) for root in (offloaded["trained"], two["trained"])]
+    for file in ("model.safetensors", "prompt_branch.safetensors"):
+        first, second = (load_file(folder.model / file) for folder in folders)
+        assert first.keys() == second.keys()
+        assert all(torch.allclose(first[key], second[key], atol=1e-5) for key in first)
+    assert not list((folders[0].root.parent.parent / "nvme").iterdir())
 
 
 FOUR: list[dict[str, Any]] = [

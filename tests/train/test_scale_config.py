@@ -65,7 +65,18 @@ def test_deepspeed_gets_our_settings_and_further_ones() -> None:
         ({"stage": 4}, "less than or equal to 3"),
         ({"stage": 2, "offload_parameters": "cpu"}, "offload_parameters needs zero.stage 3"),
         ({"offload_optimizer": "cpu"}, "offload_optimizer needs zero.stage 1"),
-        ({"stage": 3, "offload_optimizer": "nvme"}, "'none' or 'cpu'"),
+        ({"stage": 3, "offload_optimizer": "disk"}, "'none', 'cpu' or 'nvme'"),
+        ({"stage": 2, "offload_optimizer": "nvme", "nvme_path": "/x"}, "offload_optimizer = nvme needs zero.stage 3"),
+        ({"stage": 3, "offload_optimizer": "nvme"}, "offload_optimizer = nvme needs zero.nvme_path"),
+        ({"stage": 3, "nvme_path": "/x"}, "nvme_path is set, but nothing is offloaded to nvme"),
+        (
+            {"stage": 3, "offload_parameters": "nvme", "nvme_path": "/x"},
+            "offload_parameters = nvme needs zero.offload_optimizer cpu or nvme",
+        ),
+        (
+            {"stage": 3, "deepspeed": {"zero_optimization": {"offload_param": {"nvme_path": "/x"}}}},
+            "offload_param.nvme_path contradicts what is set by training.zero.nvme_path",
+        ),
         ({"deepspeed": {"x": 1}}, "zero.stage is 0"),
         ({"stage": 1, "deepspeed": {"bf16": {"enabled": True}}}, "bf16 contradicts what is set by model.precision"),
         ({"stage": 1, "deepspeed": {"zero_optimization": {"stage": 2}}}, "zero_optimization.stage contradicts"),
@@ -108,6 +119,18 @@ def test_in_a_job_only_the_first_signal_counts(monkeypatch: pytest.MonkeyPatch) 
             os.kill(os.getpid(), number)
         assert signals.received == signal.SIGTERM
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+
+
+def test_weights_of_two_types_cannot_be_on_nvme() -> None:
+    values: dict[str, Any] = {
+        "model": {"name": "m", "precision": "bf16"},
+        "tuning": {"kind": "lora"},
+        "data": {"sources": [{"path": "x.jsonl"}]},
+        "training": {"zero": {"stage": 3, "offload_optimizer": "cpu", "offload_parameters": "nvme", "nvme_path": "/x"}},
+    }
+    with pytest.raises(ValueError, match="offload_parameters = nvme keeps weights of one type"):
+        RunConfig.model_validate(values)
+    assert RunConfig.model_validate(values | {"tuning": {"kind": "full"}})
 
 
 def test_compiled_layers_cannot_be_sharded() -> None:

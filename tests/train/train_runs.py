@@ -83,6 +83,8 @@ def run_config(runs: Path, tuning: dict[str, Any] | None = None, **training: Any
 ROWS = 9
 LONG_RUN: dict[str, Any] = {"epochs": 6, "checkpoint_every": 3, "zero": {"stage": 3}}
 """A run under ZeRO-3 that can be stopped half-way."""
+SMALLEST_SWAP = 4096
+"""Bytes: DeepSpeed leaves what is below 1 MiB in memory, which would be all of a small model."""
 
 
 def rank_config(
@@ -92,15 +94,20 @@ def rank_config(
     method: str,
     dropout: float = 0.0,
     checkpointing: bool = False,
-    offload: bool = False,
+    places: tuple[str, str] = ("none", "none"),
     rank: int = 4,
     **training: Any,
 ) -> RunConfig:
     """The same for several processes: nothing small enough to stay whole, batches that don't divide evenly."""
-    zero: dict[str, Any] = {"stage": stage, "offload_optimizer": "cpu" if offload and stage else "none"}
+    zero: dict[str, Any] = {"stage": stage}
     if stage == 3:
-        zero["offload_parameters"] = zero["offload_optimizer"]
-        zero["deepspeed"] = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
+        zero |= {"offload_optimizer": places[0], "offload_parameters": places[1]}
+        sizes = {"stage3_param_persistence_threshold": 0}
+        sizes |= {} if places == ("none", "none") else {"sub_group_size": 20_000}  # gradient norms add up by these
+        zero["deepspeed"] = {"zero_optimization": sizes}
+    if "nvme" in places and stage:
+        zero["nvme_path"] = str(runs.parent)
+        zero["deepspeed"]["aio"] = {"block_size": SMALLEST_SWAP}
     options = {"batch_size": 5, "micro_batch_size": 1, "epochs": 20, "learning_rate": 1e-3, "zero": zero}
     config = run_config(runs, {"kind": kind, "dropout": dropout, "rank": rank}, **options | training)
     model = config.model.model_copy(update={"gradient_checkpointing": checkpointing})
