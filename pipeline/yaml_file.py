@@ -1,6 +1,5 @@
 """Reading YAML so that nothing in it is lost: a key given twice is an error."""
 
-import json
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +9,9 @@ from typing import Any
 import yaml
 
 from pipeline.errors import UserError
+
+LARGEST = 1_000_000
+"""Values in a file, aliases written out: nine lists of ten aliases each would fill any memory."""
 
 FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -49,9 +51,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # the 13th month; a number of 5,000 digits
         raise UserError(f"{path}: not valid YAML ({error})") from None
     try:
-        json.dumps(values, default=str, skipkeys=True)
-    except ValueError:
-        raise UserError(f"{path}: an alias refers to the very thing that holds it") from None
+        check_aliases(values)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: must hold keys and values, not {_kind(values)}")
     return values
@@ -67,6 +69,33 @@ def read_sections(path: Path) -> dict[str, Any]:
         return _mapping(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return read_yaml(path)
+
+
+def check_aliases(values: Any) -> None:
+    """Refuse what can't be written out without aliases.
+
+    Raises:
+        ValueError: one refers to what holds it, or together they repeat more than any file of a user would.
+    """
+    try:
+        size = _written_size(values, {})
+    except RecursionError:
+        raise ValueError("its lists and keys are nested too deeply") from None
+    if size > LARGEST:
+        raise ValueError(f"its aliases stand for more than {LARGEST} values")
+
+
+def _written_size(value: Any, known: dict[int, int]) -> int:
+    """Number of values, with each alias written out; every list and mapping is looked at once."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 0
+        parts = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum([_written_size(part, known) for part in parts])
+    elif not known[id(value)]:
+        raise ValueError("an alias refers to the very thing that holds it")
+    return known[id(value)]
 
 
 KEYS = re.compile(r"^(?=\w+:)", re.MULTILINE)
@@ -91,7 +120,7 @@ def _section(text: str) -> dict[str, Any]:
     found = yaml.load(text, Loader=UniqueKeyLoader)
     if not isinstance(found, dict):
         raise ValueError("no key")
-    json.dumps(found, default=str, skipkeys=True)  # ValueError: an alias within itself
+    check_aliases(found)
     return found
 
 
