@@ -6,8 +6,8 @@ dependencies, adoption and short time limits to its caller; what runs in our job
 over plain files.
 """
 
+import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from submitit.slurm.slurm import _make_sbatch_string
 
 from launch.jobs import index_list
 from launch.profile import Job, Profile, Resources
+from pipeline.errors import UserError
 
 MARGIN = 300.0
 """Seconds before the time limit at which a stage is asked to stop, at most."""
@@ -35,16 +36,44 @@ def script(
     submission: Path,
     working: Path,
 ) -> str:
+    """The script of an array of a grid, whose tasks a supervisor runs; the arguments are those of `script_around`."""
+    supervisor = [profile.interpreter, "-m", "launch.supervisor", str(submission), str(number)]
+    # To the supervisor alone, which knows what time limits of a few minutes need; also sent before a preemption.
+    warning = {"signal": f"B:USR1@{margin(resources.seconds):.0f}"}
+    processes = resources.tasks if job == "train" else 1
+    return script_around(
+        shlex.join(supervisor), name, number, indices, resources, profile, submission, working, processes, warning
+    )
+
+
+def script_around(
+    command: str,
+    name: str,
+    number: int,
+    indices: list[int],
+    resources: Resources,
+    profile: Profile,
+    submission: Path,
+    working: Path,
+    processes: int = 1,
+    options: dict[str, str] | None = None,
+) -> str:
     """The script of an array (of one job, where `indices` is empty). Dependencies are arguments of sbatch, not in here.
 
     Args:
+        command: quoted for the shell.
         number: of the array in its submission.
         submission: absolute folder of the submission.
         working: where relative paths of configurations start.
+        processes: on each node; one has the cores of all.
+        options: further ones of sbatch.
+
+    Raises:
+        UserError: a path that no `#SBATCH` line can hold.
     """
-    python = profile.python or sys.executable
+    _check_paths(submission, working)
     return _make_sbatch_string(
-        command=shlex.join(["exec", python, "-m", "launch.supervisor", str(submission), str(number)]),
+        command=f"exec {command}",
         folder=submission / "logs",
         job_name=name,
         partition=resources.partition,
@@ -52,16 +81,23 @@ def script(
         qos=resources.qos,
         constraint=resources.constraint,
         nodes=resources.nodes,
-        ntasks_per_node=resources.tasks if job == "train" else 1,
-        cpus_per_task=resources.cpus_per_task * (1 if job == "train" else resources.tasks),
+        ntasks_per_node=processes,
+        cpus_per_task=resources.cpus_per_task * resources.tasks // processes,
         gpus_per_node=_gpus(resources),
         mem=resources.memory,
         setup=_setup(profile, submission),
         stderr_to_stdout=True,
         wckey=None,  # type: ignore[arg-type]  # the default names submitit, which some clusters refuse
         use_srun=False,
-        additional_parameters=_parameters(number, indices, resources, profile, submission, working),
+        additional_parameters=_parameters(number, indices, resources, profile, submission, working) | (options or {}),
     )
+
+
+def _check_paths(*paths: Path) -> None:
+    """A line break would end the line, and Slurm takes a backslash for its own."""
+    for path in paths:
+        if re.search(r"[\x00-\x1f\x7f\\]", str(path)):
+            raise UserError(f"{str(path)!r}: Slurm takes no path with a line break, control character or backslash")
 
 
 def _gpus(resources: Resources) -> Any:
@@ -80,8 +116,6 @@ def _parameters(
         "time": resources.time,
         "chdir": str(working),
         "output": _log_pattern(submission, number, is_array=bool(indices)),
-        # To the supervisor alone, which knows what time limits of a few minutes need; also sent before a preemption.
-        "signal": f"B:USR1@{margin(resources.seconds):.0f}",
         "requeue": True,
         "kill-on-invalid-dep": "yes",
     }

@@ -29,6 +29,7 @@ from launch.frozen import freeze_cell, freeze_grid, thaw_cell, thaw_grid
 from launch.jobs import Array, Task
 from launch.profile import Job, Profile
 from pipeline.config import as_dict
+from pipeline.errors import StageError
 from pipeline.files import read_json, write_json, write_text
 from pipeline.versions import commit
 
@@ -66,13 +67,8 @@ class Submission:
     @classmethod
     def create(cls, grid: Grid, profile: Profile) -> "Submission":
         """A new folder with everything frozen but its arrays."""
-        place = grid.runs.absolute() / FOLDER
-        place.mkdir(parents=True, exist_ok=True)
-        name = f"{grid.name[:60]}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        found = cls(place / name)
-        for folder in ("arrays", "scripts", "logs"):
-            (found.path / folder).mkdir(parents=True)
-        _copy_code(found.path / "code")
+        found = cls(new_folder(grid.runs, grid.name))
+        (found.path / "arrays").mkdir()
         write_json(found.path / "profile.json", as_dict(profile))
         write_json(found.path / "grid.json", freeze_grid(grid))
         lines = (json.dumps(freeze_cell(cell), ensure_ascii=False) + "\n" for cell in grid.cells)
@@ -122,21 +118,34 @@ class Submission:
     def record(self, number: int) -> Record | None:
         """One array, or None when it was never written whole."""
         values = read_json(self.path / "arrays" / f"{number}.json")
-        if not isinstance(values, dict):
-            return None
-        for key in ("tasks", "positions"):
-            values[key] = {int(index): value for index, value in values[key].items()}
-        return Record(**{**values, "cancelled": tuple(values["cancelled"])})
+        return _record(values, self.path) if isinstance(values, dict) else None
 
     def cancel(self, record: Record, indices: Sequence[int]) -> None:
         """Remember that the user cancelled tasks."""
         self.write(replace(record, cancelled=tuple(sorted({*record.cancelled, *indices}))))
 
 
+def _record(values: dict[str, Any], path: Path) -> Record:
+    try:
+        tables = {key: {int(index): value for index, value in values[key].items()} for key in ("tasks", "positions")}
+        return Record(**{**values, **tables, "cancelled": tuple(values["cancelled"])})
+    except (KeyError, TypeError, ValueError, AttributeError):  # its jobs may be in the queue: it can't be passed over
+        raise StageError(f"{path}: arrays/ is damaged; remove this folder once its jobs have ended") from None
+
+
+def new_folder(runs: Path, name: str) -> Path:
+    """Absolute path of a new folder for scripts and logs, with the code that jobs run."""
+    place = runs.absolute() / FOLDER / f"{name[:60]}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    for folder in ("scripts", "logs"):
+        (place / folder).mkdir(parents=True)
+    _copy_code(place / "code")
+    return place
+
+
 def submissions(runs: Path) -> list[Submission]:
     """All submissions whose runs lie in a folder, oldest first."""
     found = [Submission(path.parent) for path in (runs.absolute() / FOLDER).glob("*/submission.json")]
-    return sorted(found, key=lambda submission: (submission.facts.get("time", ""), submission.path.name))
+    return sorted(found, key=lambda submission: (str(submission.facts.get("time")), submission.path.name))
 
 
 @contextmanager

@@ -36,11 +36,11 @@ def options(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
 def test_shipped_profiles_make_scripts(path: Path) -> None:
     profile = load_profile(path)
-    for job in ("train", "evaluate", "aggregate"):
+    for job in ("prepare", "train", "evaluate", "aggregate"):
         text = text_of(profile, job)
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
         assert options(text)["time"] == profile.resources(job).time
-    assert profile.resources("aggregate").gpus_per_node == 0
+    assert profile.resources("prepare").gpus_per_node == profile.resources("aggregate").gpus_per_node == 0
 
 
 def test_a_stage_overrides_the_job_and_a_cell_overrides_the_stage(tmp_path: Path) -> None:
@@ -94,6 +94,13 @@ def test_nothing_but_setup_lines_reaches_the_shell_unquoted(tmp_path: Path) -> N
 def test_mistakes_name_the_key(tmp_path: Path, values: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
         profile_of(tmp_path, **values)
+
+
+@pytest.mark.parametrize("path", ["a\nb", "a\\b", "a\x1bb"])
+def test_a_path_that_slurm_cannot_take_is_refused(path: str) -> None:
+    resources = Profile().resources("train")
+    with pytest.raises(UserError, match="Slurm takes no path with"):
+        script("x", "train", 1, [0], resources, Profile(), Path("/runs") / path, Path("/work"))
 
 
 def test_short_time_limits_leave_time_to_train() -> None:
