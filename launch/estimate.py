@@ -1,5 +1,8 @@
 """What a run needs, as a table for the terminal."""
 
+from dataclasses import replace
+from pathlib import Path
+
 from rich.console import Console
 from rich.table import Table
 
@@ -7,7 +10,9 @@ from pipeline.config import RunConfig
 from pipeline.files import read_json
 from pipeline.hardware import gpu_named
 from pipeline.run_folder import RunFolder
+from pipeline.train.config import Place, ZeroConfig
 from pipeline.train.estimate import Memory, Size, measure, memory
+from pipeline.train.nvme import locked, nvme_json
 from pipeline.train.utilisation import flops_of_row
 
 GIB = 2**30
@@ -71,17 +76,41 @@ def _lengths(config: RunConfig) -> tuple[float, float, int]:
     return longest / 2, longest / 2, 0
 
 
+def _zero(optimizer: Place, parameters: Place) -> ZeroConfig:
+    path = Path() if "nvme" in (optimizer, parameters) else None
+    return ZeroConfig(stage=3, offload_optimizer=optimizer, offload_parameters=parameters, nvme_path=path)
+
+
+PLANS = {
+    "stage 0 (DDP)": ZeroConfig(),
+    **{f"stage {stage}": ZeroConfig(stage=stage) for stage in (1, 2, 3)},
+    "stage 3, optimizer on CPU": _zero("cpu", "none"),
+    "stage 3, all on CPU": _zero("cpu", "cpu"),
+    "stage 3, optimizer on NVMe": _zero("nvme", "none"),
+    "stage 3, all on NVMe": _zero("nvme", "nvme"),
+}
+"""The fastest first."""
+
+
 def _plans(config: RunConfig, size: Size, processes: int, tokens: int) -> dict[str, Memory]:
-    recomputes = config.model.gradient_checkpointing
-    plans = {
-        f"stage {stage}" if stage else "stage 0 (DDP)": memory(size, stage, processes, tokens, recomputes)
-        for stage in range(4)
+    mixes = config.model.precision == "bf16" and config.tuning.kind != "full"
+    return {
+        name: _with_buffers(
+            memory(size, zero, processes, tokens, config.model.gradient_checkpointing), size, zero, processes
+        )
+        for name, zero in PLANS.items()
+        if not (mixes and zero.offload_parameters == "nvme")
     }
-    return {**plans, "stage 3, optimizer on CPU": memory(size, 3, processes, tokens, recomputes, offloads=True)}
+
+
+def _with_buffers(plan: Memory, size: Size, zero: ZeroConfig, processes: int) -> Memory:
+    if zero.nvme_path is None:
+        return plan
+    return replace(plan, host=plan.host + locked(size, nvme_json(size, zero, zero.nvme_path, processes), processes))
 
 
 def _table(plans: dict[str, Memory], gib: float, processes: int) -> Table:
-    parts = ("parameters", "gradients", "optimizer", "working", "activations", "total")
+    parts = ("parameters", "gradients", "optimizer", "working", "activations", "total", "host", "nvme")
     table = Table(title=f"GiB per process, {processes} of them", box=None, title_justify="left")
     for column in ("zero", *parts, f"fits {gib:g} GiB"):
         table.add_column(column, justify="left" if column == "zero" else "right")
