@@ -1,26 +1,16 @@
 """`dualtune grid`: plan, submit, watch, cancel, retry."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from pipeline.options import GridFile, Overrides
+from pipeline.options import Cluster, GridFile, Overrides
 
 grid_app = typer.Typer(
     help="A grid on a Slurm cluster, or in processes of this machine: plan, submit, watch, cancel, retry.",
     no_args_is_help=True,
 )
 
-Cluster = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="DUALTUNE_CLUSTER",
-        metavar="FILE",
-        help="Profile of the cluster, such as configs/clusters/generic.yaml.",
-        show_default=False,
-    ),
-]
 Executor = Annotated[
     Literal["auto", "slurm", "local"],
     typer.Option(help="Where jobs run; auto: on Slurm where one answers, else on this machine."),

@@ -1,7 +1,7 @@
 """A cluster profile: what jobs ask Slurm for and how they set up their environment, as one YAML file.
 
 job: {partition: gpu, gpus_per_node: 1, cpus_per_task: 8, memory: 64G, time: "12:00:00"}   # of every job
-train: {nodes: 2, gpus_per_node: 8}             # what differs in training jobs, likewise evaluate and aggregate
+train: {nodes: 2, gpus_per_node: 8}             # what differs in training jobs; also prepare, evaluate, aggregate
 special: [{cells: "*70B*", train: {nodes: 4}}]  # what differs for the cells whose name matches
 modules: [cuda/12.4]
 setup: [source .venv/bin/activate]              # the only lines that a job runs verbatim as shell
@@ -11,6 +11,7 @@ Everything but `setup` is quoted wherever it reaches a shell.
 """
 
 import re
+import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -25,7 +26,7 @@ from pipeline.yaml_file import read_yaml
 Word = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """One line: a line break would end the `#SBATCH` line that it stands in."""
 Count = Annotated[int, Field(ge=1)]
-Job = Literal["train", "evaluate", "aggregate"]
+Job = Literal["prepare", "train", "evaluate", "aggregate"]
 TIME = re.compile(r"(?:(\d+)-)?(\d{1,2}):(\d{2}):(\d{2})")
 
 
@@ -100,6 +101,8 @@ class Profile(Schema):
     """The keys of a profile."""
 
     job: Resources = Resources()
+    prepare: dict[str, Any] = {"gpus_per_node": 0}
+    """Of `dualtune data submit`; the jobs of a grid prepare as part of the training."""
     train: dict[str, Any] = {}
     evaluate: dict[str, Any] = {}
     aggregate: dict[str, Any] = {"time": "00:30:00"}
@@ -121,6 +124,17 @@ class Profile(Schema):
             if job != "train" and any(shape.nodes > 1 for shape in shapes):
                 raise ValueError(f"{job}.nodes: {job} uses one node: give nodes under train only")
         return self
+
+    @property
+    def interpreter(self) -> str:
+        """That jobs start, outside of any container."""
+        return self.python or sys.executable
+
+    def command(self, *words: str) -> list[str]:
+        """`dualtune WORDS`, in the container if there is one."""
+        inside = self.container
+        start = [*inside.command, inside.python] if inside else [self.interpreter]
+        return [*start, "-m", "pipeline.cli", *words]
 
     def resources(self, job: Job, cell: str = "") -> Resources:
         """What a job of a cell asks for: `job`, over it the stage's own keys, over them the special ones."""

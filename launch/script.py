@@ -7,7 +7,6 @@ over plain files.
 """
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +34,40 @@ def script(
     submission: Path,
     working: Path,
 ) -> str:
+    """The script of an array of a grid, whose tasks a supervisor runs; the arguments are those of `script_around`."""
+    supervisor = [profile.interpreter, "-m", "launch.supervisor", str(submission), str(number)]
+    # To the supervisor alone, which knows what time limits of a few minutes need; also sent before a preemption.
+    warning = {"signal": f"B:USR1@{margin(resources.seconds):.0f}"}
+    processes = resources.tasks if job == "train" else 1
+    return script_around(
+        shlex.join(supervisor), name, number, indices, resources, profile, submission, working, processes, warning
+    )
+
+
+def script_around(
+    command: str,
+    name: str,
+    number: int,
+    indices: list[int],
+    resources: Resources,
+    profile: Profile,
+    submission: Path,
+    working: Path,
+    processes: int = 1,
+    options: dict[str, str] | None = None,
+) -> str:
     """The script of an array (of one job, where `indices` is empty). Dependencies are arguments of sbatch, not in here.
 
     Args:
+        command: quoted for the shell.
         number: of the array in its submission.
         submission: absolute folder of the submission.
         working: where relative paths of configurations start.
+        processes: on each node; one has the cores of all.
+        options: further ones of sbatch.
     """
-    python = profile.python or sys.executable
     return _make_sbatch_string(
-        command=shlex.join(["exec", python, "-m", "launch.supervisor", str(submission), str(number)]),
+        command=f"exec {command}",
         folder=submission / "logs",
         job_name=name,
         partition=resources.partition,
@@ -52,15 +75,15 @@ def script(
         qos=resources.qos,
         constraint=resources.constraint,
         nodes=resources.nodes,
-        ntasks_per_node=resources.tasks if job == "train" else 1,
-        cpus_per_task=resources.cpus_per_task * (1 if job == "train" else resources.tasks),
+        ntasks_per_node=processes,
+        cpus_per_task=resources.cpus_per_task * resources.tasks // processes,
         gpus_per_node=_gpus(resources),
         mem=resources.memory,
         setup=_setup(profile, submission),
         stderr_to_stdout=True,
         wckey=None,  # type: ignore[arg-type]  # the default names submitit, which some clusters refuse
         use_srun=False,
-        additional_parameters=_parameters(number, indices, resources, profile, submission, working),
+        additional_parameters=_parameters(number, indices, resources, profile, submission, working) | (options or {}),
     )
 
 
@@ -80,8 +103,6 @@ def _parameters(
         "time": resources.time,
         "chdir": str(working),
         "output": _log_pattern(submission, number, is_array=bool(indices)),
-        # To the supervisor alone, which knows what time limits of a few minutes need; also sent before a preemption.
-        "signal": f"B:USR1@{margin(resources.seconds):.0f}",
         "requeue": True,
         "kill-on-invalid-dep": "yes",
     }

@@ -66,13 +66,8 @@ class Submission:
     @classmethod
     def create(cls, grid: Grid, profile: Profile) -> "Submission":
         """A new folder with everything frozen but its arrays."""
-        place = grid.runs.absolute() / FOLDER
-        place.mkdir(parents=True, exist_ok=True)
-        name = f"{grid.name[:60]}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        found = cls(place / name)
-        for folder in ("arrays", "scripts", "logs"):
-            (found.path / folder).mkdir(parents=True)
-        _copy_code(found.path / "code")
+        found = cls(new_folder(grid.runs, grid.name))
+        (found.path / "arrays").mkdir()
         write_json(found.path / "profile.json", as_dict(profile))
         write_json(found.path / "grid.json", freeze_grid(grid))
         lines = (json.dumps(freeze_cell(cell), ensure_ascii=False) + "\n" for cell in grid.cells)
@@ -131,6 +126,15 @@ class Submission:
     def cancel(self, record: Record, indices: Sequence[int]) -> None:
         """Remember that the user cancelled tasks."""
         self.write(replace(record, cancelled=tuple(sorted({*record.cancelled, *indices}))))
+
+
+def new_folder(runs: Path, name: str) -> Path:
+    """Absolute path of a new folder for scripts and logs, with the code that jobs run."""
+    place = runs.absolute() / FOLDER / f"{name[:60]}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    for folder in ("scripts", "logs"):
+        (place / folder).mkdir(parents=True)
+    _copy_code(place / "code")
+    return place
 
 
 def submissions(runs: Path) -> list[Submission]:

@@ -79,10 +79,7 @@ class Supervisor:
         return stage.returncode
 
     def _command(self) -> list[str]:
-        container = self.profile.container
-        python = container.python if container else self.profile.python or sys.executable
-        words = [*(container.command if container else ()), python, "-m", "pipeline.cli", self.job]
-        words.append(str(self.folder.config))
+        words = self.profile.command(self.job, str(self.folder.config))
         resources = self.resources
         if self.job == "evaluate":
             return [*words, f"--processes={resources.tasks}"] if resources.tasks > 1 else words

@@ -1,4 +1,4 @@
-"""`dualtune data`: what the cache of prepared data holds, and cleaning it."""
+"""`dualtune data`: what the cache of prepared data holds, filling it on a cluster, cleaning it."""
 
 import sys
 from datetime import UTC, datetime
@@ -10,12 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.errors import UserError
-from pipeline.options import tell
+from pipeline.options import Cluster, ConfigFile, Overrides, tell
 
 if TYPE_CHECKING:
     from pipeline.prepare.entries import Entry
 
-data_app = typer.Typer(help="The cache of prepared data: what it holds, and cleaning it.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="The cache of prepared data: what it holds, filling it on a cluster, cleaning it.", no_args_is_help=True
+)
 
 Cache = Annotated[Path, typer.Option(help="paths.cache of the runs.")]
 Runs = Annotated[Path, typer.Option(help="paths.runs: whose runs are asked which rows they use.")]
@@ -31,6 +33,34 @@ def data_list(cache: Cache = CACHE, runs: Runs = RUNS) -> None:
     found = entries(cache, runs)
     terminal().print(_table(found))
     tell(f"{cache}: {len(found)} entries, {sum(entry.size for entry in found) / 2**20:.1f} MiB")
+
+
+@data_app.command(
+    "submit",
+    epilog="Example: dualtune data submit configs/bitune/csqa.yaml --shares 16 --cluster configs/clusters/generic.yaml",
+)
+def data_submit(
+    config: ConfigFile,
+    shares: Annotated[
+        int, typer.Option(min=1, help="Tasks of the array, each of which prepares every N-th part.", metavar="N")
+    ],
+    overrides: Overrides = None,
+    cluster: Cluster = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and the scripts, and stop.")] = False,
+) -> None:
+    """Prepare a run's data on Slurm: an array of shares, then a job that joins them to the rows of one process.
+
+    Call it again at any time: only shares that are neither there nor in the queue are submitted.
+    """
+    from launch.data_jobs import DataJobs
+    from launch.profile import load_profile
+    from pipeline.config import load_config
+
+    jobs = DataJobs(load_config(config, overrides or ()), shares, load_profile(cluster), tell)
+    if dry_run:
+        jobs.show()
+    else:
+        jobs.submit()
 
 
 @data_app.command("clean", epilog="Example: dualtune data clean 0a1b2c3d4e5f6071 --yes")

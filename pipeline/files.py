@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,46 +17,60 @@ os.umask(_UMASK)
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it is flushed to disk and renamed to `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        _share(temporary)
-        _sync(temporary)
-        temporary.replace(path)
-    except OSError as error:
-        raise StageError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Yield a temporary path beside `path`; on success it is flushed to disk and renamed to `path`.
+
+    Raises:
+        StageError: it can't be written.
+    """
+    with _writing(path):
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            _share(temporary)
+            _sync(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     _sync(path.parent)
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder beside `path`; on success it replaces `path` whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    """Yield an empty temporary folder beside `path`; on success it replaces `path` whole.
+
+    Raises:
+        StageError: it can't be written.
+    """
+    with _writing(path):
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        try:
+            yield temporary
+            _share(temporary)
+            for file in temporary.rglob("*"):
+                _share(file)
+                _sync(file)
+            if path.exists():
+                old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+                path.replace(old)
+                temporary.replace(path)
+                shutil.rmtree(old)
+            else:
+                temporary.replace(path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    _sync(path.parent)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Make the folder it lies in; name what can't be written."""
     try:
-        yield temporary
-        _share(temporary)
-        for file in temporary.rglob("*"):
-            _share(file)
-            _sync(file)
-        if path.exists():
-            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-            path.replace(old)
-            temporary.replace(path)
-            shutil.rmtree(old)
-        else:
-            temporary.replace(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
         raise StageError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    _sync(path.parent)
 
 
 def _share(path: Path) -> None:
@@ -78,12 +92,30 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write files that belong together: all are on disk before the first takes its place, so that a full disk leaves
-    the older ones as they were. The first named takes its place last."""
+def write_texts(folder: Path, texts: Mapping[str, str], seal: str, outdated: Collection[str] = ()) -> None:
+    """Write files that belong together, so that files of two times can never be taken for one whole.
+
+    All are on disk before the first takes its place: a full disk leaves the older ones as they were. The seal, one of
+    them, is gone before the first takes its place and comes back last: after a kill between them it is not there.
+
+    Args:
+        outdated: files of older times that are none of these.
+    """
     with ExitStack() as files:
-        for name, text in texts.items():
-            files.enter_context(atomic_file(folder / name)).write_text(text, encoding="utf-8")
+        for name in sorted(texts, key=lambda name: name != seal):  # they take their places in the opposite order
+            if (folder / name).is_dir():
+                raise StageError(f"{folder / name}: cannot be written (Is a directory)")
+            files.enter_context(atomic_file(folder / name)).write_text(texts[name], encoding="utf-8")
+        for name in (seal, *outdated):
+            _remove(folder / name)
+        _sync(folder)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StageError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 def to_json(values: Any, indent: int | None = 1) -> str:

@@ -21,6 +21,15 @@ Overrides = Annotated[
 ]
 Processes = Annotated[int, typer.Option(min=1, help="That share one training on this machine, one a GPU.")]
 
+Cluster = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="DUALTUNE_CLUSTER",
+        metavar="FILE",
+        help="Profile of the cluster, such as configs/clusters/generic.yaml.",
+        show_default=False,
+    ),
+]
 PartOption = Annotated[
     str | None,
     typer.Option(metavar="I/N", help="Do only the I-th of N shares, as one task of a job array.", show_default=False),

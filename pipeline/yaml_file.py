@@ -1,6 +1,5 @@
-"""Reading YAML so that nothing in it is lost: a key given twice is an error."""
+"""Reading YAML so that nothing in it is lost (a key given twice is an error), in bounded time and memory."""
 
-import json
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +12,11 @@ from pipeline.errors import UserError
 
 FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+LARGEST = 1_000_000
+"""Bytes of a file, and characters with its aliases written out: a few lines of aliases of aliases fill any memory."""
+DEEPEST = 100
+TOO_DEEP = f"more than {DEEPEST} lists and groups of keys within each other"
+
 
 class UniqueKeyLoader(FastLoader):
     """YAML's safe types. PyYAML itself keeps the last of two equal keys and drops the first silently."""
@@ -20,11 +24,12 @@ class UniqueKeyLoader(FastLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.value == "<<":
+                continue
             if key_node.value in seen:
                 problem = f"key {key_node.value!r} is given twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            if isinstance(key_node.value, str) and key_node.value != "<<":
-                seen.add(key_node.value)
+            seen.add(key_node.value)
         found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return found
 
@@ -36,7 +41,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UserError: the file is missing, unreadable, not UTF-8, not YAML, or not a mapping.
     """
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=UniqueKeyLoader)
+        values = _load(_text(path))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     except UnicodeDecodeError as error:
@@ -46,12 +51,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UserError(f"{path}{where}: not valid YAML ({problem})") from None
-    except (ValueError, RecursionError) as error:  # the 13th month; a number of 5,000 digits
+    except RecursionError:
+        raise UserError(f"{path}: not valid YAML ({TOO_DEEP})") from None
+    except ValueError as error:  # the 13th month; a number of 5,000 digits
         raise UserError(f"{path}: not valid YAML ({error})") from None
-    try:
-        json.dumps(values, default=str, skipkeys=True)
-    except ValueError:
-        raise UserError(f"{path}: an alias refers to the very thing that holds it") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: must hold keys and values, not {_kind(values)}")
     return values
@@ -64,8 +67,8 @@ def read_sections(path: Path) -> dict[str, Any]:
         UserError: as `read_yaml`.
     """
     try:
-        return _mapping(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        return _mapping(_text(path))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return read_yaml(path)
 
 
@@ -88,10 +91,54 @@ def _section(text: str) -> dict[str, Any]:
     nested = KEY_WITH_KEYS.fullmatch(text)
     if nested and (body := dedent(nested[2]))[0] != " ":
         return {key: _mapping(body) for key in _section(nested[1])}
-    found = yaml.load(text, Loader=UniqueKeyLoader)
+    found = _load(text)
     if not isinstance(found, dict):
         raise ValueError("no key")
-    json.dumps(found, default=str, skipkeys=True)  # ValueError: an alias within itself
+    return found
+
+
+def _text(path: Path) -> str:
+    """The content, of which no more is read than a configuration can have."""
+    with path.open("rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise UserError(f"{path}: is larger than {LARGEST:,} bytes")
+    return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _load(text: str) -> Any:
+    """The values of a document.
+
+    Raises:
+        ValueError: they are too many, too deep, or endless.
+    """
+    loader = UniqueKeyLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        size, depth = _extent(node, {})
+        if size > LARGEST:
+            raise ValueError(f"with its aliases written out it is larger than {LARGEST:,} characters")
+        if depth > DEEPEST:
+            raise ValueError(TOO_DEEP)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _extent(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
+    """Characters and depth of a node. An alias is the node that it stands for: looked at once, but counted again."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1 + len(node.value), 0
+    if id(node) not in known:
+        known[id(node)] = None
+        children = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+        parts = [_extent(child, known) for child in children]
+        known[id(node)] = 1 + sum(size for size, _ in parts), 1 + max((depth for _, depth in parts), default=0)
+    found = known[id(node)]
+    if found is None:
+        raise ValueError("an alias refers to the very thing that holds it")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import yaml
@@ -11,7 +12,7 @@ from pipeline.evaluate.catalogue import TASKS
 from pipeline.evaluate.config import EvaluationConfig
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.sources import Source, open_sources
-from pipeline.prepare.words import ngrams, texts_of
+from pipeline.prepare.words import ngrams, runs, texts_of, words_of
 
 
 def set_configs(evaluation: EvaluationConfig, files: Sequence[str]) -> dict[str, SourceConfig]:
@@ -85,7 +86,18 @@ class EvaluationSets:
     def overlap(self, texts: Iterator[str]) -> tuple[str, str] | None:
         """The first evaluation set that shares an n-gram with one of the texts, and that n-gram."""
         for text in texts:
-            for gram in ngrams(text, self.n):
-                if gram in self.grams:
-                    return self.grams[gram], gram
+            words = words_of(text)
+            if any(half in self._halves for half in runs(words, self._half, self._half)):
+                for gram in runs(words, self.n):
+                    if gram in self.grams:
+                        return self.grams[gram], gram
         return None
+
+    @property
+    def _half(self) -> int:
+        """Of any n words in a row, this many start at a multiple of it: most texts need one look at every so many."""
+        return (self.n + 1) // 2
+
+    @cached_property
+    def _halves(self) -> frozenset[str]:
+        return frozenset(half for gram in self.grams for half in runs(gram.split(" "), self._half))

@@ -35,9 +35,10 @@ def writing(path: Path, tell: Tell | None) -> Iterator[None]:
         return
     with lock:
         _take(lock, path, tell)
-        lock.truncate(0)
-        lock.write(f"{os.getpid()} on {os.uname().nodename}")
-        lock.flush()
+        if lock.writable():
+            lock.truncate(0)
+            lock.write(f"{os.getpid()} on {os.uname().nodename}")
+            lock.flush()
         yield
 
 
@@ -46,6 +47,14 @@ def _opened(path: Path) -> IO[str] | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a+")
     except OSError:  # a colleague's cache, or a full disk, which writing the rows will report
+        return _readable(path)
+
+
+def _readable(path: Path) -> IO[str] | None:
+    """A colleague's lock can be waited for without the right to write."""
+    try:
+        return path.open("r")
+    except OSError:
         return None
 
 

@@ -53,9 +53,10 @@ def scripts(config: LanguageConfig) -> Check:
     names = " or ".join(config.scripts)
 
     def check(example: Example, text: Rendered) -> None:
-        counts = Counter(letter for part in texts_of(example) for letter in part)
-        own = sum(count for letter, count in counts.items() if belongs(letter))
-        letters = sum(count for letter, count in counts.items() if belongs(letter) is not None)
+        counts = Counter("".join(texts_of(example)))
+        found = [(belongs(letter), count) for letter, count in counts.items()]
+        own = sum(count for verdict, count in found if verdict)
+        letters = sum(count for verdict, count in found if verdict is not None)
         if letters and own < config.min_share * letters:
             raise Fault(f"less than {config.min_share:.0%} of the letters are {names}", f"{own / letters:.0%}")
 

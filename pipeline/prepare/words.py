@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 LABELS = ("role", "asker", "tools")
@@ -17,8 +18,12 @@ def words_of(text: str) -> list[str]:
 
 def ngrams(text: str, n: int) -> Iterator[str]:
     """Each run of `n` words."""
-    words = words_of(text)
-    for start in range(len(words) - n + 1):
+    yield from runs(words_of(text), n)
+
+
+def runs(words: list[str], n: int, step: int = 1) -> Iterator[str]:
+    """Runs of `n` words, one from every `step`-th word on."""
+    for start in range(0, len(words) - n + 1, step):
         yield " ".join(words[start : start + n])
 
 
@@ -31,7 +36,11 @@ def texts_of(value: Any) -> Iterator[str]:
     elif isinstance(value, tuple | list):
         for item in value:
             yield from texts_of(item)
-    elif is_dataclass(value):
-        for field in fields(value):
-            if field.name not in LABELS:
-                yield from texts_of(getattr(value, field.name))
+    elif is_dataclass(value) and not isinstance(value, type):
+        for name in _spoken(type(value)):
+            yield from texts_of(getattr(value, name))
+
+
+@cache
+def _spoken(kind: type[Any]) -> list[str]:
+    return [field.name for field in fields(kind) if field.name not in LABELS]

@@ -1,5 +1,6 @@
 """The report stage: from run folders to a table in which every number can be traced to its run."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -7,7 +8,8 @@ from rich.console import Console
 
 from pipeline.files import to_json, write_texts
 from pipeline.report.arrangement import arranged
-from pipeline.report.collect import Cell, uncollected
+from pipeline.report.cell import Cell
+from pipeline.report.collect import uncollected
 from pipeline.report.entry import Table
 from pipeline.report.grouping import cells_of
 from pipeline.report.latex import render_document, render_latex
@@ -24,6 +26,9 @@ __all__ = ["PLAIN", "Cell", "Layout", "Table", "build_table", "cells_of", "load_
 
 MOST_ON_PAGE = 2000
 """Runs; the tables have no limit."""
+PAGE = "report.html"
+SEAL = "report.json"
+"""Written last, with the sums of the other files: where it is missing or they differ, the files are of two reports."""
 
 
 @uncollected()
@@ -56,20 +61,24 @@ def report(
     table = build_table(cells, title, baseline, layout, reference or {}, with_reference)
     placed, _ = arranged(cells, layout)
     texts = {
-        "report.json": to_json(provenance(table), indent=None),
         "report.md": render_markdown(table),
         "report.tex": render_document(table),
         "table.tex": render_latex(table),
         "report.csv": render_csv(table),
     }
     if len(placed) <= MOST_ON_PAGE:
-        texts["report.html"] = render_page(table, cost_table(cells, layout), placed)
-    write_texts(folder, texts)
-    if "report.html" not in texts:
-        (folder / "report.html").unlink(missing_ok=True)
-        console.print(f"No report.html: more than {MOST_ON_PAGE} runs make it too large", highlight=False)
+        texts[PAGE] = render_page(table, cost_table(cells, layout), placed)
+    texts[SEAL] = to_json({**provenance(table), "files": _sums(texts)}, indent=None)
+    write_texts(folder, texts, SEAL, outdated=() if PAGE in texts else (PAGE,))
+    if PAGE not in texts:
+        console.print(f"No {PAGE}: more than {MOST_ON_PAGE} runs make it too large", highlight=False)
     console.print(render_terminal(table, console))
     if table.left_out:
         console.print(f"Not in this layout: {', '.join(table.left_out)}", highlight=False, markup=False)
     console.print(f"\nWritten to {folder}: {', '.join(texts)}", highlight=False, markup=False)
     return table
+
+
+def _sums(texts: Mapping[str, str]) -> dict[str, str]:
+    """File -> SHA-256."""
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.config import as_dict
 from pipeline.errors import UserError
-from pipeline.report.collect import Cell
+from pipeline.report.cell import Cell
 from pipeline.report.cost import PREFIX
 from pipeline.report.layout import Layout
 

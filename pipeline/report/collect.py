@@ -2,10 +2,9 @@
 
 import gc
 import os
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+import stat
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +12,9 @@ from typing import Any, NamedTuple
 from pipeline.config import RunConfig, parse_config, signature
 from pipeline.errors import UserError
 from pipeline.files import read_json
+from pipeline.report.agreement import agreeing
+from pipeline.report.cell import Cell, check_rows, check_twins
 from pipeline.report.cost import COSTS, PREFIX, cost_of, device_of
-from pipeline.report.differences import differing_keys
 from pipeline.report.record import (
     AbsentError,
     Cost,
@@ -31,26 +31,6 @@ from pipeline.report.statistics import is_number
 from pipeline.report.text import printable
 from pipeline.run_folder import RunFolder
 from pipeline.yaml_file import read_sections
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One planned run: a row of the table, a seed (None: the run has none), and the tasks it is scored on, each as
-    `task` (its main metric) or `task:metric`.
-
-    `reason` is what the planner knows about a run that did not finish ("failed: out of memory"). It is shown where
-    a number is missing; numbers that are there count whatever it says.
-    """
-
-    row: str
-    seed: int | None
-    folder: RunFolder
-    tasks: tuple[str, ...]
-    reason: str | None = None
-    group: str = ""
-    """Rows of several groups (models) may have one name."""
-    config: RunConfig | None = field(default=None, compare=False)
-    """As planned; a layout finds the run's place by it."""
 
 
 @contextmanager
@@ -70,14 +50,15 @@ def collect(cells: Sequence[Cell]) -> list[Outcome]:
     """One outcome for each planned (row, seed, task), in the order of the cells.
 
     Raises:
-        UserError: a row would average over runs that differ in anything but the seed.
+        UserError: a row would count a run twice, or average over runs that differ in anything but the seed.
     """
+    check_twins(cells)
     runs = {cell.folder.root: _run(cell) for cell in cells}
     configs = {root: run.config for root, run in runs.items() if isinstance(run, Run)}
     check_rows([cell for cell in cells if cell.folder.root in configs], configs)
     outcomes = [outcome for cell in cells for outcome in _outcomes(cell, runs[cell.folder.root])]
-    outcomes = _agreeing(outcomes, lambda o: (o.group, o.row, o.task), _prepared_data, "the row")
-    return _agreeing(outcomes, lambda o: o.task, lambda m: m.conditions, "the column")
+    outcomes = agreeing(outcomes, lambda o: (o.group, o.row, o.task), _prepared_data, "the row")
+    return agreeing(outcomes, lambda o: o.task, lambda m: m.conditions, "the column")
 
 
 def _prepared_data(measured: Measurement) -> dict[str, Any]:
@@ -101,62 +82,20 @@ def read_config(folder: RunFolder) -> RunConfig | None:
         UserError: the file cannot be read, or is not a valid configuration.
     """
     try:
-        modified = folder.config.stat().st_mtime_ns
+        found = folder.config.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise UserError(f"{folder.config}: {unreadable(error)}") from None
-    return _parsed(folder.config, modified)
+    if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
+        raise UserError(f"{folder.config}: is not a file")
+    return _parsed(folder.config, found.st_mtime_ns)
 
 
 @lru_cache(maxsize=20_000)
 def _parsed(path: Path, _modified: int) -> RunConfig:
     """Read once, though several steps of a report ask for it."""
     return parse_config(read_sections(path), str(path))
-
-
-def check_rows(cells: Iterable[Cell], configs: dict[Path, RunConfig]) -> None:
-    """Refuse to average over anything but seeds.
-
-    Raises:
-        UserError: naming the row, the run folders and the keys in which they differ.
-    """
-    groups: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        for task in cell.tasks:
-            groups[cell.group, cell.row, task].append(cell)
-    for group in dict.fromkeys(tuple(group) for group in groups.values()):
-        _check_group(group, configs)
-
-
-def _check_group(group: tuple[Cell, ...], configs: dict[Path, RunConfig]) -> None:
-    first: tuple[Cell, RunConfig] | None = None
-    seen: dict[Hashable, Cell] = {}
-    for cell in group:
-        for identity in (cell.folder.root, ("seed", cell.seed)):
-            if identity in seen:
-                raise UserError(
-                    f"row {cell.row!r} counts a run twice: {seen[identity].folder.root} and {cell.folder.root}, "
-                    f"seed {cell.seed}"
-                )
-            seen[identity] = cell
-        one = cell, configs[cell.folder.root]
-        first = first or one
-        _check_pair(first, one)
-
-
-def _check_pair(first: tuple[Cell, RunConfig], second: tuple[Cell, RunConfig]) -> None:
-    cell, config = second
-    if cell.seed is not None and cell.seed != config.seed:
-        raise UserError(f"{cell.folder.config}: has seed {config.seed}, but row {cell.row!r} expects seed {cell.seed}")
-    if first[1].model_copy(update={"seed": config.seed, "name": config.name}) == config:
-        return
-    keys = differing_keys([first[1], config])
-    if keys:
-        raise UserError(
-            f"row {cell.row!r} would mix runs that differ in more than the seed: {first[0].folder.root} and "
-            f"{cell.folder.root} differ in {', '.join(keys)}"
-        )
 
 
 class Run(NamedTuple):
@@ -281,38 +220,3 @@ def _same_weights(outcomes: list[Outcome]) -> list[Outcome]:
         return outcomes
     reason = "its tasks were scored on different weights: evaluate it again"
     return [outcome.missing(reason) if isinstance(outcome, Record) else outcome for outcome in outcomes]
-
-
-def _agreeing(
-    outcomes: list[Outcome],
-    group: Callable[[Outcome], Hashable],
-    facts: Callable[[Measurement], dict[str, Any]],
-    where: str,
-) -> list[Outcome]:
-    """Set aside the numbers of each group whose facts differ from those of most of them.
-
-    Between equally many, full evaluations win over limited ones, then the first.
-    """
-    groups: dict[Hashable, list[Measurement]] = defaultdict(list)
-    for outcome in outcomes:
-        if not isinstance(outcome, Missing):
-            groups[group(outcome)].append(outcome)
-    standard = {key: _standard(measured, facts) for key, measured in groups.items()}
-    return [o if isinstance(o, Missing) else _set_aside(o, standard[group(o)], facts(o), where) for o in outcomes]
-
-
-def _standard(measured: list[Measurement], facts: Callable[[Measurement], dict[str, Any]]) -> dict[str, Any]:
-    keys = [repr(facts(one)) for one in measured]
-    count = Counter(keys)
-    ranks = [(count[key], one.is_full) for key, one in zip(keys, measured, strict=True)]
-    return facts(measured[ranks.index(max(ranks))])
-
-
-def _set_aside(measured: Measurement, standard: dict[str, Any], facts: dict[str, Any], where: str) -> Outcome:
-    odd = [f"{name} {_shown(facts[name])}, {where} has {_shown(standard[name])}" for name in facts
-           if facts[name] != standard[name]]  # fmt: skip
-    return measured.missing(f"not comparable: {'; '.join(odd)}") if odd else measured
-
-
-def _shown(value: Any) -> str:
-    return "none" if value is None else str(value)

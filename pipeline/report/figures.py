@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.report.cell import Cell
 from pipeline.report.chart import Series, line_chart, scatter
-from pipeline.report.collect import Cell, there
+from pipeline.report.collect import there
 from pipeline.report.cost import COSTS
 from pipeline.report.curves import QUANTITIES, Curves, read_curves
 from pipeline.report.entry import Entry, Row, Table

@@ -8,7 +8,8 @@ from typing import Any
 
 from pipeline.config import RunConfig, signature
 from pipeline.errors import UserError
-from pipeline.report.collect import Cell, damage, read_config, uncollected
+from pipeline.report.cell import Cell
+from pipeline.report.collect import damage, read_config, uncollected
 from pipeline.report.differences import flat
 from pipeline.run_folder import RunFolder
 
@@ -42,7 +43,11 @@ def cells_of(folders: Sequence[RunFolder]) -> list[Cell]:
         for folder, config in group
     ]
     tasks = tuple(dict.fromkeys(task for cell in found for task in cell.tasks))
-    return found + [Cell(folder.root.name, None, folder, tasks, damage(error, folder)) for folder, error in damaged]
+    names = _texts([folder.root for folder, _ in damaged])
+    return found + [
+        Cell(name, None, folder, tasks, damage(error, folder))
+        for name, (folder, error) in zip(names, damaged, strict=True)
+    ]
 
 
 def _config(folder: RunFolder) -> RunConfig:

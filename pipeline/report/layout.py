@@ -64,6 +64,7 @@ class Layout(Schema):
             raise ValueError(f"baseline {self.baseline!r} is not one of the rows: {', '.join(rows)}")
         if self.arrange != "tasks" and (self.groups is None or self.average is None):
             raise ValueError(f"arrange: {self.arrange} needs groups and an average")
+        self._check_columns()
         self._check_names("marks", [name for names in self.marks.values() for name in names])
         self._check_names("reference", [name for group in self.reference.values() for name in group])
         headings = [*(self.columns or {}), *([self.average] if self.average else []), *self.cost_headings]
@@ -71,6 +72,13 @@ class Layout(Schema):
         if self.columns is not None and (odd := [key for key in texts if key not in headings]):
             raise ValueError(f"reference: there is no column {odd[0]!r}; there are {', '.join(headings)}")
         return self
+
+    def _check_columns(self) -> None:
+        """An average would count a task twice."""
+        headings: dict[str, str] = {}
+        for heading, task in (self.columns or {}).items():
+            if (twin := headings.setdefault(task, heading)) != heading:
+                raise ValueError(f"columns: {twin!r} and {heading!r} are both {task}")
 
     def _check_names(self, key: str, names: Sequence[str]) -> None:
         odd = [name for name in names if self.rows is not None and name not in self.rows]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import RunConfig
-from pipeline.report.collect import Cell
+from pipeline.report.cell import Cell
 from pipeline.report.comparison import CONFIDENCE
 from pipeline.report.differences import flat
 from pipeline.report.entry import Entry, Table

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.report.collect import Cell
+from pipeline.report.cell import Cell
 from pipeline.report.entry import Entry, Row, Table
 from pipeline.report.figures import Figures, draw
 from pipeline.report.origin import Origins

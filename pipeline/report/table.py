@@ -9,7 +9,8 @@ from typing import Any
 from pipeline.errors import UserError
 from pipeline.report.arrangement import arranged
 from pipeline.report.caption import caption
-from pipeline.report.collect import Cell, collect, models_gone, there
+from pipeline.report.cell import Cell
+from pipeline.report.collect import collect, models_gone, there
 from pipeline.report.cost import COSTS, PREFIX
 from pipeline.report.entry import Column, Entry, Row, Table
 from pipeline.report.layout import PLAIN, Layout

@@ -58,9 +58,17 @@ class SampleOrder:
 
     def batch(self, step: int) -> list[int]:
         """Row numbers used by update `step`; the first update is 1."""
+        epoch, start = self.place(step)
+        return self.permutation(epoch)[start : start + self.batch_size]
+
+    def place(self, step: int) -> tuple[int, int]:
+        """The epoch of an update, from 0, and where its rows start in it."""
         epoch, position = divmod(step - 1, self.steps_per_epoch)
-        start = position * self.batch_size
-        return _permutation(self.rows, self.seed, epoch)[start : start + self.batch_size]
+        return epoch, position * self.batch_size
+
+    def permutation(self, epoch: int) -> list[int]:
+        """All row numbers, in the order of an epoch."""
+        return _permutation(self.rows, self.seed, epoch)
 
 
 @lru_cache(maxsize=2)

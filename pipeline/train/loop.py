@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from accelerate import Accelerator
@@ -17,6 +18,7 @@ from pipeline.train.checkpoint import Checkpoint, Checkpoints
 from pipeline.train.engine import Engine, Update
 from pipeline.train.metrics import MetricsLog, NoMetrics
 from pipeline.train.partitions import ShardedState
+from pipeline.train.plan import Plans
 from pipeline.train.progress import progress, say
 from pipeline.train.ranks import Ranks, shared
 from pipeline.train.sharded import ShardedEngine
@@ -39,6 +41,7 @@ class TrainingLoop:
     Args:
         accelerator: made before the model by `pipeline.train.sharded.make_sharded_accelerator`, under DeepSpeed.
         held_out: rows to validate on.
+        plans: folder in which packing plans are kept.
     """
 
     def __init__(
@@ -51,11 +54,13 @@ class TrainingLoop:
         ranks: Ranks = Ranks(),  # noqa: B008  frozen
         accelerator: Accelerator | None = None,
         held_out: PreparedRows = (),
+        plans: Path | None = None,
     ) -> None:
         self.config, self.training, self.ranks = config, config.training, ranks
         self.folder, self.model, self.rows = folder, model, rows
         self.order = SampleOrder(len(rows), self.training.batch_size, config.seed)
         self.packing = Packing.of(self.training, config.method)
+        self.plans = self._plans(plans) if self.packing.tokens else None
         self.total_steps = self.order.total_steps(self.training.epochs, self.training.max_steps)
         stage = self.training.zero.stage
         self.engine = (ShardedEngine if stage else Engine)(config, model, self.total_steps, ranks, accelerator)
@@ -64,6 +69,9 @@ class TrainingLoop:
         self.validation = Validation(self.engine, held_out, self.packing, self.training.batch_size)
         self.checkpoints = checkpoints
         set_seed(config.seed + ranks.index)
+
+    def _plans(self, folder: Path | None) -> Plans:
+        return Plans(self.rows, self.order, self.packing, self.ranks.count, folder, keeps=self.ranks.is_main)
 
     def _state(self, stage: int) -> TrainingState:
         parts = (self.engine.parameters, self.engine.optimizer, self.engine.scheduler, self.ranks)
@@ -165,7 +173,8 @@ class TrainingLoop:
         started = time.monotonic()
         samples = self.order.batch(self.position.step + 1)
         rows = [self.rows[index] for index in samples]
-        share = Share.of(rows, self.packing, self.ranks.index, self.ranks.count)
+        plan = self.plans.of(self.position.step + 1) if self.plans else None
+        share = Share.of(rows, self.packing, self.ranks.index, self.ranks.count, plan)
         update = self._named(lambda: self.engine.update(share), self.position.step + 1)
         seconds = time.monotonic() - started
         self.position.advance(update.loss, seconds, share.tokens)

@@ -9,6 +9,9 @@ from pipeline.model.config import MethodConfig
 from pipeline.train.batches import MicroBatch, Row, answer_tokens
 from pipeline.train.config import TrainingConfig
 
+Plan = list[list[list[int]]]
+"""For each rank its micro-batches, as indices into the rows of an update."""
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -28,24 +31,34 @@ class Packing:
         answers = answer_tokens([row])
         return self.branches * (len(row.input_ids) - answers) + answers
 
-    def plan(self, rows: Sequence[Row], ranks: int) -> list[list[list[int]]]:
-        """For each rank its micro-batches, as indices into `rows`. Every row is in exactly one of them."""
+    def plan(self, rows: Sequence[Row], ranks: int) -> Plan:
+        """Every row is in exactly one micro-batch."""
         if self.tokens is None:
             return [_cut(part, self.size) for part in _parts(len(rows), ranks)]
-        return self._balance([self.cost(row) for row in rows], ranks, self.tokens)
+        return grouped(balanced([self.cost(row) for row in rows], ranks, self.tokens), ranks)
 
-    def _balance(self, costs: Sequence[int], ranks: int, budget: int) -> list[list[list[int]]]:
-        """As many micro-batches for each rank, as few as the budget allows, as equal as can be.
 
-        The longest row goes to the emptiest micro-batch, then the next (LPT, Graham 1969).
-        """
-        order = sorted(range(len(costs)), key=lambda index: (-costs[index], index))
-        count = ranks * max(1, -(-sum(costs) // (budget * ranks)))
-        parts = _fill(order, costs, count)
-        while max(sum(costs[index] for index in part) for part in parts) > budget and count < len(costs):
-            count += ranks  # ends at rows longer than the budget, each alone
-            parts = _fill(order, costs, count)
-        return [[sorted(part) for part in parts[rank::ranks] if part] for rank in range(ranks)]
+def balanced(costs: Sequence[int], ranks: int, budget: int) -> list[int]:
+    """The micro-batch of each row, by its number; the ranks have them in turn. As many for each rank, as few as the
+    budget allows, as equal as can be.
+
+    The longest row goes to the emptiest micro-batch, then the next (LPT, Graham 1969).
+    """
+    order = sorted(range(len(costs)), key=lambda index: (-costs[index], index))
+    count = ranks * max(1, -(-sum(costs) // (budget * ranks)))
+    places, largest = _fill(order, costs, count)
+    while largest > budget and count < len(costs):
+        count += ranks  # ends at rows longer than the budget, each alone
+        places, largest = _fill(order, costs, count)
+    return places
+
+
+def grouped(places: Sequence[int], ranks: int) -> Plan:
+    """The plan that `balanced` says."""
+    parts: dict[int, list[int]] = {}
+    for index, place in enumerate(places):
+        parts.setdefault(place, []).append(index)
+    return [[parts[place] for place in sorted(parts) if place % ranks == rank] for rank in range(ranks)]
 
 
 def _parts(count: int, ranks: int) -> list[range]:
@@ -58,14 +71,13 @@ def _cut(part: Sequence[int], size: int) -> list[list[int]]:
     return [list(part[start : start + size]) for start in range(0, len(part), size)]
 
 
-def _fill(order: Sequence[int], costs: Sequence[int], count: int) -> list[list[int]]:
-    parts: list[list[int]] = [[] for _ in range(count)]
-    loads = [0] * count
+def _fill(order: Sequence[int], costs: Sequence[int], count: int) -> tuple[list[int], int]:
+    """The micro-batch of each row, and the largest one's cost."""
+    places, loads = [0] * len(costs), [0] * count
     for index in order:
-        emptiest = loads.index(min(loads))
-        parts[emptiest].append(index)
-        loads[emptiest] += costs[index]
-    return parts
+        places[index] = loads.index(min(loads))
+        loads[places[index]] += costs[index]
+    return places, max(loads)
 
 
 @dataclass(frozen=True)
@@ -82,8 +94,14 @@ class Share:
     """Real tokens of the whole batch."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row], packing: Packing, rank: int = 0, ranks: int = 1) -> "Share":
-        plan = packing.plan(rows, ranks)
+    def of(
+        cls, rows: Sequence[Row], packing: Packing, rank: int = 0, ranks: int = 1, plan: Plan | None = None
+    ) -> "Share":
+        """
+        Args:
+            plan: that of `packing`, where it is known.
+        """
+        plan = plan or packing.plan(rows, ranks)
         rounds = max(map(len, plan))
         own = [MicroBatch.pack([rows[index] for index in part]) for part in plan[rank]]
         idle = _idle(rows)

@@ -25,6 +25,7 @@ from pipeline.train.export import export
 from pipeline.train.loop import TrainingLoop
 from pipeline.train.memory import held_bytes
 from pipeline.train.nvme import nvme_files
+from pipeline.train.plan import PLANS
 from pipeline.train.progress import say
 from pipeline.train.ranks import Ranks, join, shared
 from pipeline.train.sharded import make_sharded_accelerator
@@ -131,7 +132,8 @@ def _train(
     accelerator = make_sharded_accelerator(config.training, ranks, nvme) if config.training.zero.stage else None
     model = ranks.together(lambda: build_model(config.model, config.method, config.tuning, config.seed))
     rows, held_out = split(data, config.data.validation_fraction if config.data else 0.0)
-    loop = TrainingLoop(config, folder, model, rows, checkpoints, ranks, accelerator, held_out)
+    plans = data.path / PLANS
+    loop = TrainingLoop(config, folder, model, rows, checkpoints, ranks, accelerator, held_out, plans)
     if ranks.is_main:
         say(_plan(loop, model))
     loop.resume(start)

@@ -36,11 +36,11 @@ def options(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
 def test_shipped_profiles_make_scripts(path: Path) -> None:
     profile = load_profile(path)
-    for job in ("train", "evaluate", "aggregate"):
+    for job in ("prepare", "train", "evaluate", "aggregate"):
         text = text_of(profile, job)
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
         assert options(text)["time"] == profile.resources(job).time
-    assert profile.resources("aggregate").gpus_per_node == 0
+    assert profile.resources("prepare").gpus_per_node == profile.resources("aggregate").gpus_per_node == 0
 
 
 def test_a_stage_overrides_the_job_and_a_cell_overrides_the_stage(tmp_path: Path) -> None:

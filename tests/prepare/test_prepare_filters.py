@@ -1,6 +1,7 @@
 """Each filter against a plain reference, its count and examples in the manifest, and its part in the key."""
 
 import json
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from prepare_inputs import DATA, MakeRun
 from pipeline.config import parse_config, signature
 from pipeline.errors import StageError, UserError
 from pipeline.prepare import PreparedData, prepare
+from pipeline.prepare.evaluation_sets import EvaluationSets
 from pipeline.prepare.example import Example, Rendered
 from pipeline.prepare.preparation import Preparation
 from pipeline.prepare.record import Fault
@@ -171,6 +173,21 @@ def test_overlap_with_evaluation_sets(tmp_path: Path, make_run: MakeRun) -> None
     assert len({reported.key, dropped.key, ignored.key}) == 3
     _source(tmp_path, {"question": "Changed.", "answer": "1"}, name="test.jsonl")
     assert run("report").key != reported.key, "their content is part of the key"
+
+
+@pytest.mark.parametrize("n", range(1, 10))
+def test_overlap_is_that_of_all_ngrams(n: int) -> None:
+    chance = random.Random(n)
+
+    def text() -> str:
+        return " ".join(chance.choices("abc", k=chance.randrange(15)))
+
+    grams = {gram: "set" for _ in range(4) for gram in ngrams(text(), n)}
+    sets = EvaluationSets(n, {}, grams, {})
+    for _ in range(200):
+        one = text()
+        shared = [("set", gram) for gram in ngrams(one, n) if gram in grams]
+        assert sets.overlap(iter([one])) == (shared[0] if shared else None)
 
 
 def test_overlap_finds_copied_documents_of_the_real_sets(tmp_path: Path, make_run: MakeRun) -> None:

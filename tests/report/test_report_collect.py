@@ -1,7 +1,6 @@
 """What counts, what is set aside and why, and what is refused."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from pipeline.report.collect import collect
 from pipeline.report.record import Missing, Record
 from pipeline.report.statistics import Summary
 from pipeline.run_folder import RunFolder
-from pipeline.yaml_file import read_sections, read_yaml
 
 MakeRun = Callable[..., Cell]
 
@@ -178,6 +176,32 @@ def test_another_task_hash_is_set_aside(make_run: MakeRun) -> None:
     assert reasons(cells) == [None, expected, None]
 
 
+def test_two_halves_that_disagree_are_both_set_aside(make_run: MakeRun) -> None:
+    cells = [
+        make_run("A", 42, {"piqa": 0.5}),
+        make_run("A", 43, {"piqa": 0.9}, piqa={"task_hash": "changed"}),
+        make_run("B", None, {"piqa": 0.5}, piqa={"limit": 60}, limit=60),
+    ]
+    other = "not comparable: task hash {}, as many of the column have {}"
+    limited = "not comparable: limit 60, the column has none"
+    assert reasons(cells) == [other.format("hash-piqa", "changed"), other.format("changed", "hash-piqa"), limited]
+
+
+def test_two_seeds_trained_on_other_data_are_both_set_aside(make_run: MakeRun) -> None:
+    cells = [make_run("A", seed, {"piqa": 0.5}, prepared_key=f"data-{seed}") for seed in (42, 43)]
+    other = "not comparable: prepared data data-{}, as many of the row have data-{}"
+    assert reasons(cells) == [other.format(42, 43), other.format(43, 42)]
+    (row,) = build_table(cells, "T").rows
+    assert (row.entries[0].value, row.entries[0].n, row.entries[0].expected) == ("-", 0, 2)
+
+
+def test_full_evaluations_win_over_more_limited_ones(make_run: MakeRun) -> None:
+    cells = [make_run(f"{seed}", seed, {"piqa": 0.9}, limit=60) for seed in (42, 43, 44)]
+    full = make_run("B", 42, {"piqa": 0.5}, method="bitune", piqa={"documents": 1838})
+    expected = "not comparable: limit 60, the column has none; documents 60, the column has 1838"
+    assert reasons([*cells, full]) == [expected] * 3 + [None]
+
+
 def test_seeds_trained_on_other_data_are_set_aside(make_run: MakeRun) -> None:
     cells = [make_run("A", seed, {"piqa": 0.5}, prepared_key=f"data-{seed > 43}") for seed in (42, 43, 44)]
     expected = "not comparable: prepared data data-True, the row has data-False"
@@ -202,6 +226,14 @@ def test_a_run_is_counted_once(make_run: MakeRun) -> None:
         collect([cell, Cell("LoRA", 42, other.folder, other.tasks)])
     with pytest.raises(UserError, match="has seed 43, but row 'LoRA' expects seed 44"):
         collect([cell, Cell("LoRA", 44, other.folder, other.tasks)])
+
+
+def test_a_run_is_counted_once_before_it_has_started(tmp_path: Path) -> None:
+    planned = Cell("LoRA", 42, RunFolder(tmp_path / "planned"), ("piqa",))
+    with pytest.raises(UserError, match="row 'LoRA' counts a run twice"):
+        collect([planned, Cell("LoRA", 43, planned.folder, planned.tasks)])
+    with pytest.raises(UserError, match="row 'LoRA' counts a run twice"):
+        collect([planned, Cell("LoRA", 42, RunFolder(tmp_path / "other"), planned.tasks)])
 
 
 def test_separate_runs_for_separate_tasks_make_one_row(make_run: MakeRun) -> None:
@@ -245,34 +277,11 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         cells_of([RunFolder(tmp_path)])
 
 
-def test_equal_sections_of_many_configurations_are_read_as_the_whole_file_is(tmp_path: Path) -> None:
-    texts = [
-        "name: a\nmodel:\n  name: m\n# note\nseed: 3\n",
-        'name: "a\n b"\ndata:\n- x: 1\n',
-        "{name: a, seed: 3}",
-        "base: &b\n  x: 1\nmore: *b\n",
-        "a:\n  b:\n    c: 1\n    yes: 2\n  d: null\n",
-        "a:\n  b: |\n    c: 1\n  d: 2\n",
-        "a:\n  b: 'x\n  c: 3'\n",
-        "a:\n    b: 1\n    c:\n    - d: 1\n      e: 2\n",
-        "a:\n  plain\n  text\n",
-        "1:\n  2: 3\n",
-        "a:\r\n  b: 1\r\n  c: 2\r\n",
-        "a:\n  b: 1\n  # c: 2\n  d: 3",
-        "a:\n  b: &x 1\n  c: *x\n",
-    ]
-    for number, text in enumerate(texts):
-        path = tmp_path / f"{number}.yaml"
-        path.write_text(text)
-        assert read_sections(path) == read_yaml(path)
-
-
-@pytest.mark.parametrize("text", ["name: a\nname: b\n", "a: [1\n", "a: &x [*x]\n", "nothing", "? b\n: c\na: 1\na: 2\n",
-                                  "a:\n  b: 1\n  b: 2\n", "a:\n  b: 1\n c: 2\n", "a:\n  b: 1\n    c: 2\n"])  # fmt: skip
-def test_a_broken_configuration_is_refused_in_either_way(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
-    with pytest.raises(UserError) as whole:
-        read_yaml(path)
-    with pytest.raises(UserError, match=re.escape(str(whole.value))):
-        read_sections(path)
+def test_two_damaged_folders_of_one_name_are_two_rows(make_run: MakeRun, tmp_path: Path) -> None:
+    whole = make_run("A", 42, {"piqa": 0.5})
+    folders = [RunFolder(tmp_path / name / "run") for name in ("first", "second")]
+    for folder in folders:
+        folder.root.mkdir(parents=True)
+        folder.config.write_text("seed: [")
+    table = build_table(cells_of([whole.folder, *folders]), "T")
+    assert [row.name for row in table.rows[1:]] == [str(folder.root) for folder in folders]

@@ -1,11 +1,14 @@
 """The files of a report: content, escaping, determinism; and the terminal."""
 
 import errno
+import hashlib
 import io
 import json
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from pipeline.errors import StageError
+from pipeline.files import write_texts
 from pipeline.report import Cell, report
 
 MakeRun = Callable[..., Cell]
@@ -112,6 +116,61 @@ def test_a_disk_that_is_full_leaves_the_older_report_whole(
     with pytest.raises(StageError, match=f"{name}: cannot be written .No space left on device"):
         report(demo_cells, "Newer", "LoRA", tmp_path, quiet())
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == older
+
+
+def test_a_folder_in_the_place_of_a_file_leaves_the_older_report_whole(demo_cells: list[Cell], tmp_path: Path) -> None:
+    report(demo_cells, "Older", "LoRA", tmp_path, quiet())
+    (tmp_path / "report.csv").unlink()
+    (tmp_path / "report.csv").mkdir()
+    older = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(StageError, match=r"report\.csv: cannot be written \(Is a directory\)"):
+        report(demo_cells, "Newer", "LoRA", tmp_path, quiet())
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == older
+
+
+def test_the_seal_knows_the_other_files(demo_cells: list[Cell], tmp_path: Path) -> None:
+    report(demo_cells, "T", "LoRA", tmp_path, quiet())
+    sums = {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in FILES if name != "report.json"}
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["files"] == sums
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.files import write_texts
+
+folder, killed_at = Path(sys.argv[1]), int(sys.argv[2])
+steps = 0
+
+def counted(name):
+    method = getattr(Path, name)
+    def step(path, *arguments, **options):
+        global steps
+        steps += not path.name.startswith(".") or name == "replace"
+        if steps > killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return method(path, *arguments, **options)
+    setattr(Path, name, step)
+
+counted("replace"), counted("unlink")
+write_texts(folder, {name: "newer" for name in ("a", "b", "seal")}, "seal", outdated=["page"])
+"""
+
+
+def test_a_kill_at_any_step_never_leaves_files_of_two_times_as_a_whole(tmp_path: Path) -> None:
+    seen = []
+    for killed_at in range(6):
+        folder = tmp_path / str(killed_at)
+        write_texts(folder, {name: "older" for name in ("a", "b", "page", "seal")}, "seal")
+        done = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(killed_at)], timeout=60, check=False)
+        found = {path.name: path.read_text() for path in folder.iterdir() if not path.name.startswith(".")}
+        seen.append((done.returncode, found.get("seal"), set(found.values())))
+        assert (
+            "seal" not in found or found == dict.fromkeys(["a", "b", "page", "seal"], "older") or done.returncode == 0
+        )
+    assert [status for status, _, _ in seen] == [-signal.SIGKILL] * 5 + [0]
+    assert [seal for _, seal, _ in seen] == ["older", None, None, None, None, "newer"]
+    assert seen[3][2] == {"older", "newer"} and seen[-1][2] == {"newer"}
 
 
 def test_markdown_escapes_names(make_run: MakeRun, tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ def test_all_layouts_compile(make_run: MakeRun, tmp_path: Path) -> None:
         ("arrange: models", "arrange: models needs groups and an average"),
         ("rows: {A: {}}\nmarks: {C: [B]}", "marks: 'B' is not one of the rows: A"),
         ("columns: {P: piqa}\nreference: {M: {A: {Q: 1}}}", "reference: there is no column 'Q'; there are P, average"),
+        ("columns: {A: piqa, B: piqa}", "columns: 'A' and 'B' are both piqa"),
         (
             "cost: [money]",
             "must be one of 'hours', 'tokens_per_second', 'memory', 'parameters', 'prefill' or 'generation'",
