@@ -24,6 +24,7 @@ GIBIBYTES, TFLOPS = 80.0, 300.0
 """Of a device of which nothing is said."""
 MOST = 1024
 """Processes that a search for a plan that fits ends at."""
+NOTHING = "plan: nothing fits on these; model.gradient_checkpointing or a smaller micro-batch help"
 
 
 def device(gpu: str | None, gib: float | None, tflops: float | None) -> tuple[float, float]:
@@ -58,7 +59,9 @@ def show_estimate(config: RunConfig, processes: int, gib: float, tflops: float, 
     )
     plans = _plans(config, size, processes, micro)
     console.print(_table(plans, gib, processes))
-    console.print(_advice(plans, gib) or _larger(config, size, processes, micro, gib))
+    console.print(_advice(plans, gib) or NOTHING)
+    if not _advice(_on_device(plans), gib) and (more := _larger(config, size, processes, micro, gib)):
+        console.print(more)
     flops = flops_of_row(size.row_weights, config.tuning.kind == "full")
     console.print(f"arithmetic: {flops / 1e9:.2f} GFLOP a token, forward and backward")
     if rows:
@@ -130,8 +133,12 @@ def _advice(plans: dict[str, Memory], gib: float) -> str:
 
 
 def _larger(config: RunConfig, size: Size, processes: int, tokens: int, gib: float) -> str:
-    """On how many devices it would fit: twice as many, and again."""
+    """On how many devices it would fit without offloading: twice as many, and again."""
     while (processes := 2 * processes) <= MOST:
-        if found := _advice(_plans(config, size, processes, tokens), gib):
+        if found := _advice(_on_device(_plans(config, size, processes, tokens)), gib):
             return f"{found} if there are {processes} processes; it fits no fewer among those tried by doubling"
-    return "plan: nothing fits on any number of devices; model.gradient_checkpointing or a smaller micro-batch help"
+    return ""
+
+
+def _on_device(plans: dict[str, Memory]) -> dict[str, Memory]:
+    return {name: plan for name, plan in plans.items() if plan.host + plan.nvme == 0}
