@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launch.profile import Job
+from launch.progress import json_object
 
 End = Literal["complete", "stopped", "failed", "lost"]
 FAILURES = 3
@@ -64,9 +65,13 @@ class Attempts:
         return [*found, Attempt("lost", reached)] if is_open else found
 
     def _events(self) -> list[dict[str, Any]]:
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        events = (json.loads(line) for line in lines if line.endswith("}"))
-        return [event for event in events if event.items() >= self.identity.items()]
+        lines = self.path.read_bytes().splitlines() if self.path.exists() else []
+        events = filter(None, map(json_object, lines))
+        return [event for event in events if self._is_own(event)]
+
+    def _is_own(self, event: dict[str, Any]) -> bool:
+        is_whole = isinstance(event.get("event"), str) and isinstance(event.get("reached"), int)
+        return is_whole and all(event.get(key) == value for key, value in self.identity.items())
 
     def verdict(self, reached: int) -> str:
         """Why another start is hopeless, or "" """

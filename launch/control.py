@@ -18,7 +18,7 @@ from launch.plan import plan as plan_cells
 from launch.profile import load_profile
 from launch.show import plan_table, plan_words, state_table, state_words
 from launch.states import CellState, Look
-from launch.submission import FOLDER, Submission
+from launch.submission import FOLDER, Submission, locked
 from launch.submit import Submitter, script_of
 from launch.tables import terminal
 from pipeline.errors import StageError, UserError, did_you_mean
@@ -132,14 +132,24 @@ class Control:
         if not self.has_slurm:
             raise UserError("no Slurm answers here: stop `dualtune grid submit` on this machine with Ctrl-C")
         chosen = {self._cell(name).folder.root.name for name in names}
+        with locked(self.grid.runs):  # a submission that is under way is cancelled whole
+            self._cancel(chosen)
+
+    def _cancel(self, chosen: set[str]) -> None:
         look = self._look()
         own = {cell.folder.root.name for cell in self.grid.cells}
         found = [flight for (name, _), flight in look.flights.items() if name in (chosen or own)]
-        tables = [look.flights[key] for key in [(self.grid.name, "aggregate")] if key in look.flights and not names]  # type: ignore[index]
+        tables = [look.flights[key] for key in [(self.grid.name, "aggregate")] if key in look.flights and not chosen]  # type: ignore[index]
         _remember(found)
         tasks: list[Task] = [flight.queued.task for flight in found]
         slurm.cancel(tasks, whole=[flight.queued.raw for flight in tables])
         tell(f"cancelled: {len(tasks)} tasks" + (" and the table" if tables else ""))
+        if others := {
+            flight.queued.task.job
+            for (name, _), flight in look.flights.items()
+            if name not in {*own, self.grid.name} and flight.submission.facts.get("grid") == self.grid.name
+        }:
+            tell(f"in the queue for cells that the grid has no more: jobs {', '.join(sorted(others))}")
 
     def log(self, name: str, lines: int) -> str:
         """The last lines of a cell's output."""

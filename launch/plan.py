@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
+from rich.text import Text
 
 from launch.cells import Grid, GridCell, Waiting
-from pipeline.stages import STAGES, Stage, State, stages_of, states
+from pipeline.report.text import printable
+from pipeline.stages import STAGES, Stage, State, describe, stages_of, states
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,12 @@ def plan(grid: Grid) -> list[CellPlan]:
 
 
 def plan_cell(cell: GridCell) -> CellPlan:
-    """The same for one cell."""
-    return CellPlan(cell, states(cell.config, cell.folder))
+    """The same for one cell. What can't be read is to do: a job then says whether it can be written."""
+    try:
+        return CellPlan(cell, states(cell.config, cell.folder))
+    except OSError as error:  # a colleague's folder, or a folder where a file should be
+        state = State(False, f"to do, cannot be read: {describe(error)}")
+        return CellPlan(cell, dict.fromkeys(stages_of(cell.config), state))
 
 
 def table(plans: Sequence[CellPlan], waiting: Sequence[Waiting] = ()) -> Table:
@@ -45,18 +51,24 @@ def table(plans: Sequence[CellPlan], waiting: Sequence[Waiting] = ()) -> Table:
         seed = "-" if planned.cell.seed is None else str(planned.cell.seed)
         words = [_words(planned.states.get(stage)) for stage in STAGES]
         name = planned.cell.label or planned.cell.row
-        shown.add_row(f"candidate: {name}" if planned.cell.tunes else name, seed, *words, str(planned.cell.folder.root))
+        name = f"candidate: {name}" if planned.cell.tunes else name
+        shown.add_row(plain(name), seed, *words, plain(planned.cell.folder.root))
     for one in waiting:
         needed = stages_of(one.cell.config)
         words = ["waits" if stage in needed else "-" for stage in STAGES]
-        shown.add_row(one.cell.label or one.cell.row, str(one.cell.seed or "-"), *words, one.words)
+        shown.add_row(plain(one.cell.label or one.cell.row), str(one.cell.seed or "-"), *words, plain(one.words))
     return shown
 
 
-def _words(found: State | None) -> str:
+def _words(found: State | None) -> Text | str:
     if found is None:
         return "-"
-    return f"[green]{found.words}[/green]" if found.complete else f"[yellow]{found.words}[/yellow]"
+    return plain(found.words, "green" if found.complete else "yellow")
+
+
+def plain(text: object, style: str = "") -> Text:
+    """What a user has named, as it stands: not read as markup, and without control characters."""
+    return Text(printable(str(text)), style)
 
 
 def summary(plans: Sequence[CellPlan], waiting: Sequence[Waiting] = ()) -> str:

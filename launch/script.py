@@ -6,6 +6,7 @@ dependencies, adoption and short time limits to its caller; what runs in our job
 over plain files.
 """
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from submitit.slurm.slurm import _make_sbatch_string
 
 from launch.jobs import index_list
 from launch.profile import Job, Profile, Resources
+from pipeline.errors import UserError
 
 MARGIN = 300.0
 """Seconds before the time limit at which a stage is asked to stop, at most."""
@@ -65,7 +67,11 @@ def script_around(
         working: where relative paths of configurations start.
         processes: on each node; one has the cores of all.
         options: further ones of sbatch.
+
+    Raises:
+        UserError: a path that no `#SBATCH` line can hold.
     """
+    _check_paths(submission, working)
     return _make_sbatch_string(
         command=f"exec {command}",
         folder=submission / "logs",
@@ -85,6 +91,13 @@ def script_around(
         use_srun=False,
         additional_parameters=_parameters(number, indices, resources, profile, submission, working) | (options or {}),
     )
+
+
+def _check_paths(*paths: Path) -> None:
+    """A line break would end the line, and Slurm takes a backslash for its own."""
+    for path in paths:
+        if re.search(r"[\x00-\x1f\x7f\\]", str(path)):
+            raise UserError(f"{str(path)!r}: Slurm takes no path with a line break, control character or backslash")
 
 
 def _gpus(resources: Resources) -> Any:

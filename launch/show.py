@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from launch.cells import Grid
 from launch.jobs import Array, JobPlan
+from launch.plan import plain
 from launch.profile import Resources
 from launch.states import CellState
 
@@ -30,13 +31,13 @@ def _after(array: Array) -> str:
     return str(array.after) if array.after else f"job {array.after_job}" if array.after_job else "-"
 
 
-def _resources(array: Array) -> tuple[str, ...]:
+def _resources(array: Array) -> tuple[str | Text, ...]:
     return (*_shape(array.resources), f"{array.resources.gpu_hours * len(array.tasks):.1f}")
 
 
-def _shape(resources: Resources) -> tuple[str, ...]:
+def _shape(resources: Resources) -> tuple[str | Text, ...]:
     gpus = str(resources.gpus_per_node) + (f" {resources.gpu_type}" if resources.gpu_type else "")
-    return (str(resources.nodes), gpus, str(resources.cpus_per_task), resources.memory or "-", resources.time)
+    return (str(resources.nodes), plain(gpus), str(resources.cpus_per_task), resources.memory or "-", resources.time)
 
 
 def plan_words(plan: JobPlan, grid: Grid) -> str:
@@ -59,8 +60,7 @@ def state_table(states: Sequence[CellState]) -> Table:
         if len(states) > CELLS and state.word in ("done", "waiting", "not submitted"):
             continue
         colour = COLOURS.get(state.word, "yellow")
-        word = f"[{colour}]{state.word}[/{colour}]"
-        shown.add_row(escape(str(state.cell)), word, *_progress(state), escape(state.detail))
+        shown.add_row(plain(state.cell), Text(state.word, colour), *_progress(state), plain(state.detail))
     return shown
 
 

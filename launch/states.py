@@ -16,7 +16,7 @@ from launch.script import log_file, log_name
 from launch.submission import Submission, submissions
 from pipeline.files import read_json
 from pipeline.run_folder import RunFolder
-from pipeline.stages import failure, stages_of
+from pipeline.stages import describe, failure, stages_of
 from pipeline.train.completion import read_result
 
 Word = Literal["done", "running", "waiting", "failed", "cancelled", "ended", "not submitted"]
@@ -89,6 +89,13 @@ class Look:
         return [CellState(one.cell, word, one.words) for one in self.grid.waiting]
 
     def state(self, cell: GridCell) -> CellState:
+        """Of one cell; one that can't be read has failed, and stops no other."""
+        try:
+            return self._state(cell)
+        except OSError as error:
+            return CellState(cell, "failed", f"cannot be read: {describe(error)}", log=self._log(cell.folder.root.name))
+
+    def _state(self, cell: GridCell) -> CellState:
         name = cell.folder.root.name
         log = self._log(name)
         if is_done(cell):

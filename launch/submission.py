@@ -29,6 +29,7 @@ from launch.frozen import freeze_cell, freeze_grid, thaw_cell, thaw_grid
 from launch.jobs import Array, Task
 from launch.profile import Job, Profile
 from pipeline.config import as_dict
+from pipeline.errors import StageError
 from pipeline.files import read_json, write_json, write_text
 from pipeline.versions import commit
 
@@ -117,15 +118,19 @@ class Submission:
     def record(self, number: int) -> Record | None:
         """One array, or None when it was never written whole."""
         values = read_json(self.path / "arrays" / f"{number}.json")
-        if not isinstance(values, dict):
-            return None
-        for key in ("tasks", "positions"):
-            values[key] = {int(index): value for index, value in values[key].items()}
-        return Record(**{**values, "cancelled": tuple(values["cancelled"])})
+        return _record(values, self.path) if isinstance(values, dict) else None
 
     def cancel(self, record: Record, indices: Sequence[int]) -> None:
         """Remember that the user cancelled tasks."""
         self.write(replace(record, cancelled=tuple(sorted({*record.cancelled, *indices}))))
+
+
+def _record(values: dict[str, Any], path: Path) -> Record:
+    try:
+        tables = {key: {int(index): value for index, value in values[key].items()} for key in ("tasks", "positions")}
+        return Record(**{**values, **tables, "cancelled": tuple(values["cancelled"])})
+    except (KeyError, TypeError, ValueError, AttributeError):  # its jobs may be in the queue: it can't be passed over
+        raise StageError(f"{path}: arrays/ is damaged; remove this folder once its jobs have ended") from None
 
 
 def new_folder(runs: Path, name: str) -> Path:
@@ -140,7 +145,7 @@ def new_folder(runs: Path, name: str) -> Path:
 def submissions(runs: Path) -> list[Submission]:
     """All submissions whose runs lie in a folder, oldest first."""
     found = [Submission(path.parent) for path in (runs.absolute() / FOLDER).glob("*/submission.json")]
-    return sorted(found, key=lambda submission: (submission.facts.get("time", ""), submission.path.name))
+    return sorted(found, key=lambda submission: (str(submission.facts.get("time")), submission.path.name))
 
 
 @contextmanager

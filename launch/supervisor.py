@@ -22,7 +22,7 @@ from launch.script import margin
 from launch.submission import Record, Submission
 from pipeline.errors import StageError, UserError
 from pipeline.options import tell
-from pipeline.stages import Stage, failure, record_failure, state
+from pipeline.stages import Stage, describe, failure, record_failure, state
 from pipeline.train.signals import SIGNALS, SUPERVISED
 
 STOPS = {*SIGNALS, signal.SIGALRM}
@@ -176,10 +176,10 @@ def _supervised(submission: Submission, record: Record, index: int) -> int:
     resources = profile.resources(record.job, str(cell))
     try:
         return Supervisor(record.job, cell, resources, profile, submission.path.name).run()
-    except UserError as error:  # such as a full disk
-        record_failure(cell.folder, record.job, str(error))
-        tell(f"error: {error}")
-        return error.status
+    except (UserError, OSError) as error:  # such as a full disk, or a folder of somebody else's
+        record_failure(cell.folder, record.job, describe(error))
+        tell(f"error: {describe(error)}")
+        return getattr(error, "status", StageError.status)
 
 
 if __name__ == "__main__":

@@ -72,9 +72,12 @@ def changed_data(folder: RunFolder) -> list[str]:
         return []
     if manifest.get("key") != result.get("prepared_key"):
         return ["the data"]
-    hashes = {source["source"]: source["sha256"] for source in manifest["sources"]}
-    paths = {label: Path(path).expanduser() for label, path in manifest["paths"].items()}
-    return [str(path) for label, path in paths.items() if path.is_file() and content_hash(path) != hashes[label]]
+    try:
+        hashes = {source["source"]: source["sha256"] for source in manifest["sources"]}
+        paths = {Path(path).expanduser(): hashes[label] for label, path in manifest["paths"].items()}
+    except (KeyError, TypeError, AttributeError):  # damaged: like one that is not there
+        return []
+    return [str(path) for path, content in paths.items() if path.is_file() and content_hash(path) != content]
 
 
 def _evaluation_state(config: RunConfig, folder: RunFolder) -> State:

@@ -21,9 +21,11 @@ def read_result(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
     result = read_json(folder.train_result)
     if not isinstance(result, dict) or not all(key in result for key in RESULT_KEYS):
         return None
-    if result["signature"] != signature(config) or not result["model_files"]:
+    expected = result["model_files"]
+    if result["signature"] != signature(config) or not isinstance(expected, dict) or not expected:
         return None
-    return result if model_files(folder.model).items() >= result["model_files"].items() else None
+    found = model_files(folder.model)
+    return result if all(found.get(name) == size for name, size in expected.items()) else None
 
 
 def trained_already(folder: RunFolder) -> UserError:

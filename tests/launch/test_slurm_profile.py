@@ -96,6 +96,13 @@ def test_mistakes_name_the_key(tmp_path: Path, values: dict[str, Any], words: st
         profile_of(tmp_path, **values)
 
 
+@pytest.mark.parametrize("path", ["a\nb", "a\\b", "a\x1bb"])
+def test_a_path_that_slurm_cannot_take_is_refused(path: str) -> None:
+    resources = Profile().resources("train")
+    with pytest.raises(UserError, match="Slurm takes no path with"):
+        script("x", "train", 1, [0], resources, Profile(), Path("/runs") / path, Path("/work"))
+
+
 def test_short_time_limits_leave_time_to_train() -> None:
     assert margin(120) == 30
     assert margin(24 * 3600) == 300

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_stage_train import config_of
+from test_stage_train import QUESTIONS, config_of, templated
 from torch.utils.cpp_extension import _get_build_directory
-from train_runs import LONG_RUN, ROWS, make_loop, rank_config, samples, validated_losses
+from train_runs import LONG_RUN, ROWS, STORIES, make_loop, rank_config, samples, validated_losses
+from transformers import AutoTokenizer
 
 from pipeline.config import RunConfig, to_yaml
 from pipeline.errors import StageError
@@ -59,6 +60,7 @@ RESUMED: list[dict[str, Any]] = [
     {"stage": 0, "kind": "lora"},
     {"stage": 2, "kind": "full"},
     {"stage": 3, "kind": "full"},
+    {"stage": 0, "kind": "lora", "turns": 2},
 ]
 VALIDATED = [{"stage": 0}, {"stage": 2}, {"stage": 3}]
 EXPORTED = [{"stage": 3, "kind": "full"}, {"stage": 3, "kind": "vera"}]
@@ -111,6 +113,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         *(name("spoilt", case) for case in SPOILT),
         "unwritable",
         "broken_off",
+        "templated",
         "trained",
     ]
     return start(tmp_path_factory.mktemp("two"), 2, cases, timeout=900)
@@ -227,6 +230,18 @@ def test_export_equals_memory(two: dict[str, Any], case: dict[str, Any], tmp_pat
 def test_nan_on_one_rank_stops_both_with_its_samples(two: dict[str, Any], case: dict[str, Any]) -> None:
     messages = two[name("spoilt", case)]["messages"]
     assert messages == ["step 1: the loss is nan, from the samples row-7, row-2, row-4"] * 2
+
+
+def test_ranks_have_the_same_rows_in_a_template_of_ones_own(two: dict[str, Any], tmp_path: Path) -> None:
+    """In processes of their own, so that nothing that differs between those is in the key; and trained as by one."""
+    (key, rows), other = two["templated"]["prepared"]
+    assert [key, rows] == other
+    tokenizer = AutoTokenizer.from_pretrained(STORIES)
+    assert [tokenizer.decode(ids[start:-1]) for ids, start in rows] == [f"=> {answer}" for _, answer in QUESTIONS]
+    config = templated(tmp_path / "runs")
+    alone, together = train(config, RunFolder.of(config)), two["templated"]["result"]
+    assert (alone["prepared_key"], together["prepared_key"], together["processes"]) == (key, key, 2)
+    assert together["final_loss"] == pytest.approx(alone["final_loss"], rel=1e-4)
 
 
 def test_checkpoint_that_one_rank_cannot_write_is_none(two: dict[str, Any]) -> None:
