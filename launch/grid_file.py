@@ -45,7 +45,7 @@ class TuneConfig(Schema):
 class GridConfig(Schema):
     """The keys of a grid file."""
 
-    name: Annotated[str, Field(min_length=1, pattern=r"^[\w.+-]+$")]
+    name: Annotated[str, Field(min_length=1, pattern=r"^[\w+-][\w.+-]*$", max_length=150)]
     base: str | tuple[str, ...] = ()
     config: dict[str, Any] = {}
     presets: dict[str, dict[str, Any]] = {}

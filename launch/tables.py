@@ -78,6 +78,8 @@ def read_source(arguments: Sequence[str]) -> Source:
     paths = [argument for argument in arguments if "=" not in argument or Path(argument).exists()]
     overrides = [argument for argument in arguments if argument not in paths]
     folders = [Path(path) for path in paths if Path(path).is_dir()]
+    if absent := [path for path in paths if folders and not Path(path).exists()]:
+        raise UserError(f"{absent[0]}: there is no such folder")
     if folders and (len(folders) < len(paths) or overrides):
         others = [argument for argument in arguments if not Path(argument).is_dir()]
         raise UserError(f"{others[0]}: give either run folders, or files of runs and grids with key=value")
@@ -103,6 +105,8 @@ def write_report(
     Raises:
         UserError: see `report`; unknown layout; published numbers are asked for and the layout has none.
     """
+    if output is not None and output.exists() and not output.is_dir():
+        raise UserError(f"--output {output}: is a file, not a folder")
     layout = _layout(source, layout_name)
     if with_reference and not layout.reference:
         raise UserError("--reference: there are no published numbers; give a layout that has some (--layout table1)")

@@ -73,7 +73,7 @@ class PathsConfig(Schema):
 class RunConfig(Schema):
     """Everything that defines one run: one model, one method, one seed."""
 
-    name: Annotated[str, Field(pattern=r"^[\w.+-]+$", max_length=150)] = "run"
+    name: Annotated[str, Field(pattern=r"^[\w+-][\w.+-]*$", max_length=150)] = "run"
     """Part of the run folder's name."""
     seed: Seed = 42
     model: ModelConfig

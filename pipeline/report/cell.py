@@ -51,11 +51,15 @@ def check_twins(cells: Iterable[Cell]) -> None:
         for cell in group:
             for identity in (cell.folder.root, ("seed", cell.seed)):
                 if identity in seen:
-                    raise UserError(
-                        f"row {cell.row!r} counts a run twice: {seen[identity].folder.root} and {cell.folder.root}, "
-                        f"seed {cell.seed}"
-                    )
+                    raise UserError(_twins(seen[identity], cell))
                 seen[identity] = cell
+
+
+def _twins(first: Cell, second: Cell) -> str:
+    differing = differing_keys([first.config, second.config]) if first.config and second.config else []
+    how = f"; they differ in {', '.join(differing)}" if differing else ""
+    where = f"{first.folder.root} and {second.folder.root}, seed {second.seed}"
+    return f"row {second.row!r} counts a run twice: {where}{how}"
 
 
 def check_rows(cells: Iterable[Cell], configs: Mapping[Path, RunConfig]) -> None:

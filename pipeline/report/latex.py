@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from unicodedata import normalize
 
 from pipeline.report.entry import NOISE, Entry, Row, Table
-from pipeline.report.text import printable
+from pipeline.report.text import printable, shortened
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -53,6 +53,8 @@ UNKNOWN = "ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲų"
 APPROXIMATELY = r"\,\approx"
 PAGE = 45
 """Rows that fit on a page under a long caption: what a float has beyond, LaTeX prints off the paper."""
+LONGEST = 150
+"""Characters of a name in the table: TeX knows no dimension larger than 5.75 m."""
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[margin=2cm]{geometry}
@@ -93,7 +95,7 @@ def _pages(table: Table) -> list[list[list[Row]]]:
 
 
 def _page(table: Table, blocks: list[list[Row]], number: int, notes: Sequence[str] = ()) -> list[str]:
-    headings = [escape(heading) for heading in table.headings]
+    headings = list(map(_name, table.headings))
     lead = len(table.lead_headings)
     caption = f"{escape(table.title)} (continued)." if number else f"{escape(table.title)}. {escape(table.caption)}"
     return [
@@ -122,6 +124,10 @@ def escape(text: str) -> str:
     return "".join(map(_escaped, normalize("NFC", " ".join(printable(text).split()))))
 
 
+def _name(text: str) -> str:
+    return escape(shortened(text, LONGEST))
+
+
 def _escaped(character: str) -> str:
     if character in SPECIAL:
         return SPECIAL[character]
@@ -138,7 +144,7 @@ def _block(table: Table, rows: list[Row]) -> list[str]:
     """The lines of one group, which is named in the first of them only."""
     lines = []
     for number, row in enumerate(rows):
-        lead = [escape(text) for text in table.lead(row)]
+        lead = list(map(_name, table.lead(row)))
         if number and table.group_heading:
             lead[0] = ""
         difference = [_signed(row.change)] if table.has_difference else []

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from string import ascii_lowercase
 
 from pipeline.report.entry import Entry, Row
+from pipeline.report.text import shortened
 
 LONGEST = 200
 """Characters of one reason; a longer failure message is cut."""
@@ -37,17 +38,12 @@ def _reasons(entry: Entry) -> str:
     seeds: dict[str, list[str]] = {}
     for missing in entry.missing:
         named = [] if missing.seed is None else [str(missing.seed)]
-        seeds.setdefault(_one_line(missing.reason), []).extend(named)
+        seeds.setdefault(shortened(missing.reason, LONGEST), []).extend(named)
     return "; ".join(f"{_named(names)}{reason}" for reason, names in seeds.items())
 
 
 def _named(seeds: list[str]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}: " if seeds else ""
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 
 def _letter(index: int) -> str:

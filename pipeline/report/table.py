@@ -46,7 +46,8 @@ def build_table(
     placed, left_out = arranged(cells, layout)
     columns, places = _columns(placed, layout), _places(placed, layout, with_reference)
     if not columns and places:
-        raise UserError("nothing to report: no run has an evaluation task (evaluation.tasks)")
+        without = "no run has an evaluation task (evaluation.tasks)"
+        raise UserError(f"nothing to report: {without if layout.columns is None else 'the layout has no columns'}")
     baseline = layout.baseline or baseline
     _check_baseline(baseline, places, layout)
     outcomes = collect(placed)

@@ -7,6 +7,12 @@ def printable(text: str) -> str:
     return "".join(map(_printable, text))
 
 
+def shortened(text: str, most: int) -> str:
+    """On one line, cut to that many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def _printable(character: str) -> str:
     if character.isprintable() or character == "\n":
         return character

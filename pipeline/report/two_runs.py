@@ -22,7 +22,7 @@ from pipeline.report.grouping import leaves
 from pipeline.report.paired import flips, mcnemar_p
 from pipeline.report.record import UnusableError
 from pipeline.report.statistics import is_number
-from pipeline.report.text import printable
+from pipeline.report.text import printable, shortened
 from pipeline.run_folder import RunFolder
 
 Pair = tuple[str, str, str]
@@ -240,5 +240,4 @@ def _choice(record: dict[str, Any], place: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = " ".join(_shown(value).split())
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return shortened(_shown(value), 60)

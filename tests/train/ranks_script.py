@@ -20,7 +20,7 @@ from pipeline.quiet import silence
 silence()
 
 import torch  # noqa: E402
-from test_stage_train import config_of  # noqa: E402
+from test_stage_train import config_of, templated  # noqa: E402
 from train_runs import (  # noqa: E402
     LONG_RUN,
     ROWS,
@@ -37,6 +37,7 @@ from pipeline.config import RunConfig  # noqa: E402
 from pipeline.errors import StageError  # noqa: E402
 from pipeline.model import DualBranch  # noqa: E402
 from pipeline.model.sharding import gathered  # noqa: E402
+from pipeline.prepare import prepare  # noqa: E402
 from pipeline.run_folder import RunFolder  # noqa: E402
 from pipeline.train import train  # noqa: E402
 from pipeline.train.checkpoint import Checkpoints  # noqa: E402
@@ -89,19 +90,19 @@ class Case:
         other = sorted(name for name in after if name not in trained and not torch.equal(after[name], before[name]))
         return {"still": still, "other": other, "trained": len(trained)}
 
-    def resumed(self, stage: int, kind: str) -> dict[str, Any]:
+    def resumed(self, stage: int, kind: str, turns: int = 0) -> dict[str, Any]:
         """Six updates straight, against three, a new start from the checkpoint, and three."""
         options: dict[str, Any] = {"dropout": 0.1}
-        straight = self.loop(rank_config(self.folder / "straight", stage, kind, "bitune", **options))
+        straight = self.loop(rank_config(self.folder / "straight", stage, kind, "bitune", **options), turns)
         for _ in range(6):
             straight._update()
         expected = whole(straight)
-        config = rank_config(self.folder / f"resumed{stage}", stage, kind, "bitune", **options)
-        first = self.loop(config)
+        config = rank_config(self.folder / f"resumed{stage}-{turns}", stage, kind, "bitune", **options)
+        first = self.loop(config, turns)
         for _ in range(3):
             first._update()
         first.checkpoints.save(3, first.state.write)
-        second = self.loop(config)
+        second = self.loop(config, turns)
         second.resume()
         for _ in range(3):
             second._update()
@@ -147,6 +148,17 @@ class Case:
         folder = self.folder / f"exported-{stage}-{kind}"
         export(loop.model, folder, {}, lambda _: None, self.ranks)
         return {"folder": str(folder), "losses": own.tolist()}
+
+    def templated(self) -> dict[str, Any]:
+        """Rows in a template of the user's own: each rank prepares them for itself, then they train together."""
+        forget_accelerator()
+        config = self.ranks.first(lambda: templated(self.folder / "templated"))
+        own = config.paths.model_copy(update=dict.fromkeys(("runs", "cache"), self.folder / f"own{self.ranks.index}"))
+        alone = config.model_copy(update={"paths": own})
+        data = prepare(alone, RunFolder.of(alone))
+        rows = [[row.input_ids, row.prompt_length] for row in data.rows()]
+        result = train(config, RunFolder.of(config))
+        return {"prepared": self.ranks.gather([data.key, rows]), "result": result}
 
     def trained(self, **zero: str) -> str:
         """A whole run, never stopped; its folder."""

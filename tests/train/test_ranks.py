@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_stage_train import config_of
+from test_stage_train import QUESTIONS, config_of, templated
 from torch.utils.cpp_extension import _get_build_directory
-from train_runs import LONG_RUN, ROWS, make_loop, rank_config, samples, validated_losses
+from train_runs import LONG_RUN, ROWS, STORIES, make_loop, rank_config, samples, validated_losses
+from transformers import AutoTokenizer
 
 from pipeline.config import RunConfig, to_yaml
 from pipeline.errors import StageError
@@ -39,6 +40,7 @@ LOSSES: list[dict[str, Any]] = [
     {"stage": 3, "kind": "full", "method": "bitune", "steps": 20},
     {"stage": 3, "kind": "lora", "method": "bitune", "steps": 20, "micro_batch_tokens": 40},
     {"stage": 3, "kind": "lora", "method": "causal", "steps": 2, "places": ["cpu", "cpu"]},
+    {"stage": 3, "kind": "full", "method": "bitune", "steps": 2, "places": ["cpu", "cpu"]},
     {"stage": 3, "kind": "dora", "method": "bitune", "steps": 2},
     {"stage": 3, "kind": "ia3", "method": "bitune", "steps": 2},
     {"stage": 3, "kind": "full", "method": "shared_weights", "steps": 2, "checkpointing": True},
@@ -58,6 +60,7 @@ RESUMED: list[dict[str, Any]] = [
     {"stage": 0, "kind": "lora"},
     {"stage": 2, "kind": "full"},
     {"stage": 3, "kind": "full"},
+    {"stage": 0, "kind": "lora", "turns": 2},
 ]
 VALIDATED = [{"stage": 0}, {"stage": 2}, {"stage": 3}]
 EXPORTED = [{"stage": 3, "kind": "full"}, {"stage": 3, "kind": "vera"}]
@@ -110,6 +113,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         *(name("spoilt", case) for case in SPOILT),
         "unwritable",
         "broken_off",
+        "templated",
         "trained",
     ]
     return start(tmp_path_factory.mktemp("two"), 2, cases, timeout=900)
@@ -158,13 +162,29 @@ def test_stage_3_shares_everything_out(two: dict[str, Any], kind: str, tmp_path:
         assert total(held) <= 1.05 * whole / 2
 
 
-@pytest.mark.parametrize("kind", ["full", "lora"])
-def test_estimate_is_what_is_held(two: dict[str, Any], kind: str, tmp_path: Path) -> None:
-    case = next(case for case in LOSSES if case["stage"] == 3 and case["kind"] == kind)
-    size = measure(rank_config(tmp_path, 3, kind, case["method"]))
-    expected = memory(size, stage=3, processes=2, tokens=1, recomputes=False).held
+def estimated(folder: Path, stage: int, kind: str, method: str, processes: int, places: Any = ("none", "none")) -> int:
+    """Bytes that stay in the memory of a process, on a CPU: the device's are the host's too."""
+    config = rank_config(folder, stage, kind, method, places=places)
+    plan = memory(measure(config), config.training.zero, processes, tokens=1, recomputes=False)
+    return plan.held + plan.host
+
+
+SHARDED = [case for case in LOSSES if case["stage"] >= 2 and case["kind"] in ("full", "lora")]
+
+
+@pytest.mark.parametrize("case", SHARDED, ids=lambda case: "-".join(map(str, case.values())))
+def test_estimate_is_what_is_held(two: dict[str, Any], case: dict[str, Any], tmp_path: Path) -> None:
+    parts = {key: case[key] for key in ("stage", "kind", "method", "places") if key in case}
+    expected = estimated(tmp_path, processes=2, **parts)
     for held in two[name("losses", case)]["held"]:
         assert total(held) == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+@pytest.mark.parametrize("method", ["causal", "bitune"])
+def test_estimate_is_what_one_process_holds(kind: str, method: str, tmp_path: Path) -> None:
+    held = alone(tmp_path, kind, method, steps=1)["held"]
+    assert total(held) == pytest.approx(estimated(tmp_path, 0, kind, method, processes=1), rel=0.1)
 
 
 def test_lower_stages_share_less_out(two: dict[str, Any], tmp_path: Path) -> None:
@@ -210,6 +230,18 @@ def test_export_equals_memory(two: dict[str, Any], case: dict[str, Any], tmp_pat
 def test_nan_on_one_rank_stops_both_with_its_samples(two: dict[str, Any], case: dict[str, Any]) -> None:
     messages = two[name("spoilt", case)]["messages"]
     assert messages == ["step 1: the loss is nan, from the samples row-7, row-2, row-4"] * 2
+
+
+def test_ranks_have_the_same_rows_in_a_template_of_ones_own(two: dict[str, Any], tmp_path: Path) -> None:
+    """In processes of their own, so that nothing that differs between those is in the key; and trained as by one."""
+    (key, rows), other = two["templated"]["prepared"]
+    assert [key, rows] == other
+    tokenizer = AutoTokenizer.from_pretrained(STORIES)
+    assert [tokenizer.decode(ids[start:-1]) for ids, start in rows] == [f"=> {answer}" for _, answer in QUESTIONS]
+    config = templated(tmp_path / "runs")
+    alone, together = train(config, RunFolder.of(config)), two["templated"]["result"]
+    assert (alone["prepared_key"], together["prepared_key"], together["processes"]) == (key, key, 2)
+    assert together["final_loss"] == pytest.approx(alone["final_loss"], rel=1e-4)
 
 
 def test_checkpoint_that_one_rank_cannot_write_is_none(two: dict[str, Any]) -> None:
@@ -316,7 +348,7 @@ def offloaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("places", OFFLOADED, ids=lambda places: "-".join(places))
-def test_nvme_equals_memory_bit_by_bit(offloaded: dict[Any, Any], places: tuple[str, str]) -> None:
+def test_nvme_equals_memory_bit_by_bit(offloaded: dict[Any, Any], places: tuple[str, str], tmp_path: Path) -> None:
     """Straight, and gone on with from a checkpoint; nothing is left of the files but the runs."""
     expected, found = offloaded["cpu", "cpu"], offloaded[places]
     assert found["losses"] == expected["losses"]
@@ -324,6 +356,8 @@ def test_nvme_equals_memory_bit_by_bit(offloaded: dict[Any, Any], places: tuple[
     assert found["weights"] == expected["weights"] and len({*found["weights"]}) == 1
     assert found["left"] == ["runs"]
     assert min(found["sizes"]) > 1_000_000
+    for held in found["held"]:
+        assert total(held) == pytest.approx(estimated(tmp_path, 3, "full", "bitune", 2, places), rel=0.1)
 
 
 def test_run_on_nvme_equals_run_in_memory(offloaded: dict[Any, Any], two: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ import torch
 from train_runs import STORIES, numbers
 
 from pipeline.cli import main
-from pipeline.config import RunConfig, parse_config, signature, to_yaml
+from pipeline.config import RunConfig, as_dict, parse_config, signature, to_yaml
 from pipeline.errors import StageError, UserError
 from pipeline.files import read_json, write_json
 from pipeline.model import Batch, DualBranch
@@ -54,6 +54,14 @@ def config_of(folder: Path, kind: str = "lora", **training: object) -> RunConfig
     }
     if kind != "none":
         values["data"] = {"sources": [{"path": str(data)}]}
+    return parse_config(values, "test")
+
+
+def templated(folder: Path) -> RunConfig:
+    """The same in a template of the user's own, packed to a budget, and without dropout, which ranks draw apart."""
+    values = as_dict(config_of(folder, micro_batch_tokens=60))
+    values["data"]["template"] = {"prompt": "### {{ question }}\n", "answer": "=> {{ answer }}"}
+    values["tuning"]["dropout"] = 0.0
     return parse_config(values, "test")
 
 
@@ -273,3 +281,10 @@ def test_killed_and_terminated_process_ends_with_the_same_model(tmp_path: Path) 
     assert numbers(read_metrics(folder.metrics)) == numbers(read_metrics(straight.metrics))
     for file in ("adapter_model.safetensors", "prompt_branch.safetensors"):
         assert (folder.model / file).read_bytes() == (straight.model / file).read_bytes()
+
+
+def test_weights_that_the_last_update_spoils_stop_the_run(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "runs", learning_rate=1e300, warmup_ratio=0.0, max_steps=1)
+    with pytest.raises(StageError, match=r"step 1: the mixing ratios are not finite after the update: lower training"):
+        run(config)
+    assert not RunFolder.of(config).train_result.exists()
