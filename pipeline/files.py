@@ -132,5 +132,7 @@ def read_json(path: Path) -> Any | None:
     """The content, or None when the file is absent or not whole JSON (then it counts as not written)."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):  # a number of 5,000 digits; [[[[...
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except (ValueError, RecursionError):  # a number of 5,000 digits; [[[[...
         return None
