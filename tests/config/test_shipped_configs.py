@@ -115,10 +115,8 @@ def test_the_papers_filter_of_ultrafeedback_takes_the_place_of_the_preferred_ans
     """As the comment in ultrafeedback.yaml says."""
     grid = tmp_path / "grid.yaml"
     grid.write_text(f"name: x\nbase: [{FILES['bitune/table1.yaml']}, {FILES['data/ultrafeedback.yaml']}]\n")
-    sources = {cell.config.data.sources for cell in load_grid(grid).cells if cell.config.data}
-    assert [(one.path, one.answered_by, one.split) for (one,) in sources] == [
-        ("openbmb/UltraFeedback", "gpt-4", "train")
-    ]
+    sources = [source for cell in load_grid(grid).cells if cell.config.data for source in cell.config.data.sources]
+    assert {(one.path, one.answered_by, one.split) for one in sources} == {("openbmb/UltraFeedback", "gpt-4", "train")}
 
 
 @pytest.mark.parametrize("table", ["table1", "table2", "table3", "table5", "table6", "table8", "table15", "table16"])
