@@ -1,5 +1,8 @@
 """What a run needs, as a table for the terminal."""
 
+from dataclasses import replace
+from pathlib import Path
+
 from rich.console import Console
 from rich.table import Table
 
@@ -7,7 +10,9 @@ from pipeline.config import RunConfig
 from pipeline.files import read_json
 from pipeline.hardware import gpu_named
 from pipeline.run_folder import RunFolder
+from pipeline.train.config import Place, ZeroConfig
 from pipeline.train.estimate import Memory, Size, measure, memory
+from pipeline.train.nvme import locked, nvme_json
 from pipeline.train.utilisation import flops_of_row
 
 GIB = 2**30
@@ -19,6 +24,7 @@ GIBIBYTES, TFLOPS = 80.0, 300.0
 """Of a device of which nothing is said."""
 MOST = 1024
 """Processes that a search for a plan that fits ends at."""
+NOTHING = "plan: nothing fits on these; model.gradient_checkpointing or a smaller micro-batch help"
 
 
 def device(gpu: str | None, gib: float | None, tflops: float | None) -> tuple[float, float]:
@@ -53,7 +59,9 @@ def show_estimate(config: RunConfig, processes: int, gib: float, tflops: float, 
     )
     plans = _plans(config, size, processes, micro)
     console.print(_table(plans, gib, processes))
-    console.print(_advice(plans, gib) or _larger(config, size, processes, micro, gib))
+    console.print(_advice(plans, gib) or NOTHING)
+    if not _advice(_on_device(plans), gib) and (more := _larger(config, size, processes, micro, gib)):
+        console.print(more)
     flops = flops_of_row(size.row_weights, config.tuning.kind == "full")
     console.print(f"arithmetic: {flops / 1e9:.2f} GFLOP a token, forward and backward")
     if rows:
@@ -71,17 +79,41 @@ def _lengths(config: RunConfig) -> tuple[float, float, int]:
     return longest / 2, longest / 2, 0
 
 
+def _zero(optimizer: Place, parameters: Place) -> ZeroConfig:
+    path = Path() if "nvme" in (optimizer, parameters) else None
+    return ZeroConfig(stage=3, offload_optimizer=optimizer, offload_parameters=parameters, nvme_path=path)
+
+
+PLANS = {
+    "stage 0 (DDP)": ZeroConfig(),
+    **{f"stage {stage}": ZeroConfig(stage=stage) for stage in (1, 2, 3)},
+    "stage 3, optimizer on CPU": _zero("cpu", "none"),
+    "stage 3, all on CPU": _zero("cpu", "cpu"),
+    "stage 3, optimizer on NVMe": _zero("nvme", "none"),
+    "stage 3, all on NVMe": _zero("nvme", "nvme"),
+}
+"""The fastest first."""
+
+
 def _plans(config: RunConfig, size: Size, processes: int, tokens: int) -> dict[str, Memory]:
-    recomputes = config.model.gradient_checkpointing
-    plans = {
-        f"stage {stage}" if stage else "stage 0 (DDP)": memory(size, stage, processes, tokens, recomputes)
-        for stage in range(4)
+    mixes = config.model.precision == "bf16" and config.tuning.kind != "full"
+    return {
+        name: _with_buffers(
+            memory(size, zero, processes, tokens, config.model.gradient_checkpointing), size, zero, processes
+        )
+        for name, zero in PLANS.items()
+        if not (mixes and zero.offload_parameters == "nvme")
     }
-    return {**plans, "stage 3, optimizer on CPU": memory(size, 3, processes, tokens, recomputes, offloads=True)}
+
+
+def _with_buffers(plan: Memory, size: Size, zero: ZeroConfig, processes: int) -> Memory:
+    if zero.nvme_path is None:
+        return plan
+    return replace(plan, host=plan.host + locked(size, nvme_json(size, zero, zero.nvme_path, processes), processes))
 
 
 def _table(plans: dict[str, Memory], gib: float, processes: int) -> Table:
-    parts = ("parameters", "gradients", "optimizer", "working", "activations", "total")
+    parts = ("parameters", "gradients", "optimizer", "working", "activations", "total", "host", "nvme")
     table = Table(title=f"GiB per process, {processes} of them", box=None, title_justify="left")
     for column in ("zero", *parts, f"fits {gib:g} GiB"):
         table.add_column(column, justify="left" if column == "zero" else "right")
@@ -101,8 +133,12 @@ def _advice(plans: dict[str, Memory], gib: float) -> str:
 
 
 def _larger(config: RunConfig, size: Size, processes: int, tokens: int, gib: float) -> str:
-    """On how many devices it would fit: twice as many, and again."""
+    """On how many devices it would fit without offloading: twice as many, and again."""
     while (processes := 2 * processes) <= MOST:
-        if found := _advice(_plans(config, size, processes, tokens), gib):
+        if found := _advice(_on_device(_plans(config, size, processes, tokens)), gib):
             return f"{found} if there are {processes} processes; it fits no fewer among those tried by doubling"
-    return "plan: nothing fits on any number of devices; model.gradient_checkpointing or a smaller micro-batch help"
+    return ""
+
+
+def _on_device(plans: dict[str, Memory]) -> dict[str, Memory]:
+    return {name: plan for name, plan in plans.items() if plan.host + plan.nvme == 0}

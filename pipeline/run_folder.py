@@ -8,7 +8,7 @@ RUNS/NAME-SIGNATURE/
   train/metrics.jsonl    one line per logged step
   train/tensorboard/
   train/wandb/
-  train/trackers.json    the run's id for trackers, and what they were sent
+  train/trackers.json    the run's id for trackers
   train/checkpoints/step-N/
   train/result.json      written last: training is complete when this validates
   model/                 the trained model (Hugging Face or PEFT form)

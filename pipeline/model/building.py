@@ -29,6 +29,9 @@ from pipeline.model.linears import BranchedLinear
 FAMILIES = ("gemma", "llama", "mistral", "phi", "qwen2", "qwen3")
 """`model_type` of the families that the tests cover."""
 
+UNREADABLE = (OSError, ValueError, RuntimeError, SafetensorError, TypeError, AttributeError, LookupError)
+"""How libraries fail on damaged files; on JSON that holds a list or null in place of an object, as if by a bug."""
+
 
 def build_model(model: ModelConfig, method: MethodConfig, tuning: TuningConfig, seed: int) -> DualBranch:
     """The pretrained base with fresh branches and adapters. The same seed gives the same weights.
@@ -104,7 +107,10 @@ def load_base(model: ModelConfig, tuning: TuningConfig) -> PreTrainedModel:
     config = check_family(model)
     dtype = torch.bfloat16 if model.precision == "bf16" and tuning.kind != "full" else torch.float32
     if sharding.is_active():
-        return sharding.load_sharded(config, model, dtype)
+        try:
+            return sharding.load_sharded(config, model, dtype)
+        except UNREADABLE as error:
+            raise not_found(model, error) from error
     base, found = _read(
         AutoModelForCausalLM, model, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True
     )
@@ -132,7 +138,7 @@ def _read(kind: Any, model: ModelConfig, **options: Any) -> Any:
     options |= {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     try:
         return kind.from_pretrained(model.name, **options)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except UNREADABLE as error:
         raise not_found(model, error) from error
 
 
@@ -187,7 +193,7 @@ def refuse_missing_folder(model: ModelConfig) -> None:
 def not_found(model: ModelConfig, error: Exception) -> UserError:
     """What the user is told when loading fails."""
     if Path(model.name).is_dir():
-        reason = str(error).strip().splitlines()[0]
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         return UserError(f"model.name = {model.name!r}: the folder holds no usable model ({reason})")
     return UserError(
         f"model.name = {model.name!r}: no such folder, and no such model on the hub or in its cache "

@@ -22,6 +22,8 @@ from pipeline.errors import UserError
 from pipeline.model.config import ModelConfig
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+Saved = tuple[str, str, tuple[int, ...]]
+"""File, key in it, shape."""
 
 
 def is_sharded(parameter: nn.Parameter) -> bool:
@@ -83,12 +85,13 @@ def load_sharded(config: PreTrainedConfig, model: ModelConfig, dtype: torch.dtyp
     """
     from deepspeed.runtime.zero.partition_parameters import DeepSpeedTensorOverride, Init
 
+    saved = _saved(_files(model))
     # Only the device is overridden: DeepSpeed's override of the dtype would spoil float32 buffers (rotary embedding).
     sharding = Init(config_dict_or_path=deepspeed_config(), tensor_overrides=(DeepSpeedTensorOverride.device,))
     with no_init_weights(), set_zero3_state(), sharding:
         base = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=model.trust_remote_code)
     base.tie_weights()
-    _fill(base, _files(model), model)
+    _fill(base, saved, model)
     return base.eval()
 
 
@@ -108,9 +111,9 @@ def _files(model: ModelConfig) -> list[str]:
     return list(files)
 
 
-def _fill(base: PreTrainedModel, files: list[str], model: ModelConfig) -> None:
+def _fill(base: PreTrainedModel, saved: dict[str, Saved], model: ModelConfig) -> None:
     parameters = dict(base.named_parameters())
-    places = _places(files, base.base_model_prefix, parameters)
+    places = _places(saved, base.base_model_prefix, parameters)
     odd = sorted(
         name for name, parameter in parameters.items() if places.get(name, ("", "", ()))[2] != _shape(parameter)
     )
@@ -128,16 +131,20 @@ def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
-def _places(files: list[str], prefix: str, names: Iterable[str]) -> dict[str, tuple[str, str, tuple[int, ...]]]:
-    """Parameter -> (file, key in it, shape). A checkpoint may have been saved without its head, then keys lack the
-    prefix."""
-    known, found = set(names), {}
+def _saved(files: list[str]) -> dict[str, Saved]:
+    """What the files hold, by its key."""
+    found = {}
     for file in files:
         with safe_open(file, framework="pt") as content:  # type: ignore[no-untyped-call]
             for key in content.keys():  # noqa: SIM118  not a dictionary
-                name = key if key in known else f"{prefix}.{key}"
-                found[name] = (file, key, tuple(content.get_slice(key).get_shape()))
+                found[key] = (file, key, tuple(content.get_slice(key).get_shape()))
     return found
+
+
+def _places(saved: dict[str, Saved], prefix: str, names: Iterable[str]) -> dict[str, Saved]:
+    """The same by parameter. A checkpoint may have been saved without its head, then keys lack the prefix."""
+    known = set(names)
+    return {key if key in known else f"{prefix}.{key}": place for key, place in saved.items()}
 
 
 def _read(file: str, key: str) -> Tensor:

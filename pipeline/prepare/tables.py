@@ -24,9 +24,10 @@ def read_parquet(file: DataFile) -> Iterator[Record]:
     """Rows of a Parquet file, up to a damage.
 
     Raises:
-        UserError: nothing of the file can be read.
+        UserError: nothing of the file can be read, or two columns have one name.
     """
     with _reading(file, "Parquet") as opened, pq.ParquetFile(opened) as table:
+        _check_names(table.schema_arrow, file.shown)
         yield from _until_damage(table.iter_batches(batch_size=1000), file, "Parquet")
 
 
@@ -34,7 +35,7 @@ def read_arrow(file: DataFile) -> Iterator[Record]:
     """Rows of an Arrow file, in the stream form (as `datasets` writes it) or the file form, up to a damage.
 
     Raises:
-        UserError: nothing of the file can be read.
+        UserError: nothing of the file can be read, or two columns have one name.
     """
     with _reading(file, "Arrow") as opened:
         start = opened.read(6)
@@ -43,8 +44,30 @@ def read_arrow(file: DataFile) -> Iterator[Record]:
             reader = pa.ipc.open_file(opened)
             batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
         else:
-            batches = iter(pa.ipc.open_stream(opened))
+            reader = pa.ipc.open_stream(opened)
+            batches = iter(reader)
+        _check_names(reader.schema, file.shown)
         yield from _until_damage(batches, file, "Arrow")
+
+
+def _check_names(fields: Iterable[pa.Field], shown: str) -> None:
+    """Of two columns of one name, or two fields within one, a row would hold the last and say nothing.
+
+    Raises:
+        UserError: naming them.
+    """
+    names = set[str]()
+    for field in fields:
+        if field.name in names:
+            raise UserError(f"{shown}: two columns, or two fields of one, are called {field.name!r}")
+        names.add(field.name)
+        _check_names(_fields_within(field.type), shown)
+
+
+def _fields_within(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_struct(kind):
+        return list(kind)
+    return [kind.value_field] if hasattr(kind, "value_field") else []  # of lists
 
 
 @contextmanager

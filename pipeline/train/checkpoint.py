@@ -71,7 +71,7 @@ class Checkpoints:
 
     def _checksums(self, folder: Path) -> dict[str, str]:
         """SHA-256 of every file; each rank does its share, whoever wrote them."""
-        files = sorted(path for path in folder.iterdir() if path.name != MANIFEST)
+        files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
         own = {path.name: _sha256(path) for path in files[self.ranks.index :: self.ranks.count]}
         found = {name: digest for part in self.ranks.gather(own) for name, digest in part.items()}
         return dict(sorted(found.items()))
@@ -163,7 +163,7 @@ class Checkpoints:
         Those must go: rotation counts by step, and would keep them in place of those to come. Returns which went.
         """
         for stray in self.folder.glob(".*"):
-            shutil.rmtree(stray)
+            _delete(stray)
         newer = [path for path in _newest_first(self.folder) if start is None or _step(path) > start.step]
         for path in newer:
             _remove(path)
@@ -176,7 +176,9 @@ class Checkpoints:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*"), key=_step, reverse=True)
+    """What a save has named; a copy under another name (step-000010.bak) is the user's."""
+    own = (path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal())
+    return sorted(own, key=_step, reverse=True)
 
 
 def _step(path: Path) -> int:
@@ -186,10 +188,17 @@ def _step(path: Path) -> int:
 def _remove(path: Path) -> None:
     """Rename first: a kill half-way must not leave a torn folder under a good name."""
     doomed = path.with_name(f".{path.name}.removed")
-    if doomed.exists():
-        shutil.rmtree(doomed)
+    _delete(doomed)
     path.replace(doomed)
-    shutil.rmtree(doomed)
+    _delete(doomed)
+
+
+def _delete(path: Path) -> None:
+    """Whatever it is: a damaged disk, or a person, may have put a file or a link in the place of a folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(write: Callable[[Path], None], temporary: Path, path: Path) -> None:

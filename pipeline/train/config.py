@@ -110,7 +110,7 @@ class TrainingConfig(Schema):
     `micro_batch_size` packed samples.
     """
 
-    epochs: Annotated[float, Field(gt=0)] = 1.0
+    epochs: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     max_steps: Annotated[int, Field(ge=1)] | None = None
     """Stop after this many updates, whatever `epochs` says."""
     batch_size: Annotated[int, Field(ge=1)] = 10

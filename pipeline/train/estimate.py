@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from pipeline.config import RunConfig
 from pipeline.model import DualBranch
 from pipeline.model.building import assemble, check_family, decoder_layers
+from pipeline.train.config import ZeroConfig
 
 ADAM = 8
 """Bytes of AdamW's two moments for each trained parameter."""
@@ -77,7 +78,7 @@ def _count(parameters: Iterable[Parameter]) -> int:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one process by part."""
+    """Bytes of one process by part, on its device; what is offloaded is `host` and `nvme`."""
 
     parameters: int
     gradients: int
@@ -85,10 +86,13 @@ class Memory:
     working: int
     """Weights gathered for the layers at work, and DeepSpeed's buckets."""
     activations: int
+    host: int
+    """In the CPU's memory, without buffers."""
+    nvme: int
 
     @property
     def held(self) -> int:
-        """What stays between updates."""
+        """What stays between updates, without what is offloaded."""
         return self.parameters + self.gradients + self.optimizer
 
     @property
@@ -96,25 +100,34 @@ class Memory:
         return self.held + self.working + self.activations
 
 
-def memory(size: Size, stage: int, processes: int, tokens: int, recomputes: bool, offloads: bool = False) -> Memory:
+def memory(size: Size, zero: ZeroConfig, processes: int, tokens: int, recomputes: bool) -> Memory:
     """Of each of `processes` under a ZeRO stage.
 
     Args:
         tokens: rows that pass through the layers in one micro-batch.
         recomputes: activation checkpointing.
-        offloads: optimizer states are in the CPU's memory.
     """
-    weights = size.frozen_bytes + FLOAT * size.trained
-    copies = FLOAT * size.trained // processes if stage in (1, 2) or (offloads and stage) else 0
-    optimizer = ADAM * size.trained // (processes if stage >= 1 else 1) + copies
+    stage, float32 = zero.stage, FLOAT * size.trained
+    parameters = (size.frozen_bytes + float32) // (processes if stage == 3 else 1)
+    gradients = float32 // (processes if stage >= 2 else 1)
+    # The optimizer updates the weights themselves, where it has them whole, or its part of them on the same device.
+    copies = stage in (1, 2) or zero.offload_optimizer != zero.offload_parameters or zero.offload_optimizer == "nvme"
+    optimizer = (ADAM * size.trained + (float32 if copies else 0)) // (processes if stage >= 1 else 1)
+    held = {
+        # Gradients are added up in one place, and handed to the optimizer in another.
+        ("gradients", "none" if zero.offload_optimizer == "none" else "cpu"): gradients,
+        ("handed", zero.offload_optimizer): 0 if zero.offload_optimizer == "none" else gradients,
+        ("parameters", zero.offload_parameters): parameters,
+        ("optimizer", zero.offload_optimizer): optimizer,
+    }
     bucket = FLOAT * min(2**27, max(size.largest_layer, size.embeddings))
     live = FLOAT * (2 * size.largest_layer + size.embeddings)
     per_layer = tokens * size.width * ACTIVATIONS_PER_LAYER
     kept = 2 * tokens * size.width * size.layers + per_layer if recomputes else per_layer * size.layers
     return Memory(
-        parameters=weights // (processes if stage == 3 else 1),
-        gradients=FLOAT * size.trained // (processes if stage >= 2 else 1),
-        optimizer=0 if offloads else optimizer,
+        **{part: held.get((part, "none"), 0) for part in ("parameters", "gradients", "optimizer")},
         working=0 if stage == 0 else bucket * (2 if stage == 3 else 1) + (live if stage == 3 else 0),
         activations=kept,
+        host=sum(size for (_, place), size in held.items() if place == "cpu"),
+        nvme=sum(size for (_, place), size in held.items() if place == "nvme"),
     )

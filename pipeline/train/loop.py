@@ -207,7 +207,11 @@ class TrainingLoop:
 
     def _ratios(self) -> dict[str, Any]:
         due = self._is_last() or self.position.step % math.ceil(self.total_steps / RATIO_REPORTS) == 0
-        return {"alphas": ratios} if due and (ratios := self.model.alphas()) else {}
+        ratios = self.model.alphas() if due else []
+        if not all(math.isfinite(ratio) for row in ratios for ratio in row.values()):
+            why = "the mixing ratios are not finite after the update: lower training.learning_rate"
+            raise shared(StageError(f"step {self.position.step}: {why}"))
+        return {"alphas": ratios} if ratios else {}
 
     def _is_last(self) -> bool:
         return self.position.step == self.total_steps

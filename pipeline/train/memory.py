@@ -34,8 +34,12 @@ def _parameters(engine: Engine) -> list[Tensor]:
 
 
 def _gradient_bytes(engine: Engine) -> int:
-    is_parted = engine.training.zero.stage >= 2
-    tensors: Iterable[Tensor] = partitions(engine.objective.optimizer) if is_parted else engine.parameters.values()
+    stage, seen = engine.training.zero.stage, set[int]()
+    if stage == 3:  # where they are added up, and what the optimizer keeps of them, which is so where it is offloaded
+        zero = engine.objective.optimizer
+        kept = [part.grad for part in partitions(zero) if part.grad is not None]
+        return sum(_bytes(tensor, seen) for tensor in (zero.grad_partitions_flat_buffer, *kept))
+    tensors: Iterable[Tensor] = partitions(engine.objective.optimizer) if stage == 2 else engine.parameters.values()
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 

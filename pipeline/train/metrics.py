@@ -19,7 +19,8 @@ class NumbersTracker(Protocol):
 class MetricsLog:
     """Appends to metrics.jsonl and to trackers, each update exactly once over all starts of the run.
 
-    Opening it after update `step` drops what earlier starts logged beyond it: those updates are run again.
+    Opening it after update `step` drops what earlier starts logged beyond it: those updates are run again. What is
+    before it is sent to trackers that don't have it.
     """
 
     def __init__(self, path: Path, step: int, trackers: Sequence[NumbersTracker] = ()) -> None:
@@ -27,6 +28,8 @@ class MetricsLog:
         write_text(path, "".join(_line(values) for values in kept))
         self._file = path.open("a", encoding="utf-8")
         self._trackers = trackers
+        for values in kept if trackers else ():
+            self._send(values)
 
     def __enter__(self) -> "MetricsLog":
         return self
@@ -40,6 +43,9 @@ class MetricsLog:
         """Log one update; `values` has its number as `step`."""
         self._file.write(_line(values))
         self._file.flush()
+        self._send(values)
+
+    def _send(self, values: dict[str, Any]) -> None:
         numbers = {f"train/{name}": number for name, number in _scalars(values)}
         for tracker in self._trackers:
             tracker.log(numbers, values["step"])

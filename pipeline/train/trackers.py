@@ -1,14 +1,14 @@
 """The numbers of a run where people look at them: TensorBoard, Weights & Biases and MLflow, through accelerate.
 
-A run stays one run there, over all its starts: its id is kept in the run folder, with the last update that each service
-was sent. A killed run repeats the updates after its checkpoint; they are the same to the bit, and aren't sent again.
+A run stays one run there, over all its starts: its id is kept in the run folder. At each start a service is asked for
+the last update that it has: what a killed run sent and lost is sent again from metrics.jsonl, and updates that are
+repeated after a checkpoint, the same to the bit, are not.
 Nothing leaves the machine unless the environment says so (WANDB_MODE=online, MLFLOW_TRACKING_URI).
 """
 
 import fcntl
 import os
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from pipeline.config import RunConfig, as_dict
 from pipeline.errors import StageError, one_line
 from pipeline.files import read_json, write_json
 from pipeline.run_folder import RunFolder
-from pipeline.train.metrics import read_metrics
+from pipeline.train.offline_wandb import last_step
 from pipeline.train.progress import say
 
 ENVIRONMENT = {
@@ -38,7 +38,7 @@ TAG = "dualtune.run"
 
 @dataclass
 class Tracker:
-    """One service, which is sent the updates after `after`."""
+    """One service, which has the updates up to `after`, and is sent those that come."""
 
     service: GeneralTracker
     after: int
@@ -72,39 +72,35 @@ def start_trackers(config: RunConfig, folder: RunFolder, identity: dict[str, Any
         return []
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)
-    record = _record(folder, names, identity)
+    run = _run_id(folder, identity)
     made = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
     trackers = []
     for name in names:
-        # TensorBoard's readers drop what came before a purge: it is sent all, and shows each update once.
-        after = step if name == "tensorboard" else record["logged"][name]
         try:
-            trackers.append(Tracker(made[name](config, folder, record["id"], step), after))
+            trackers.append(made[name](config, folder, run, step))
         except Exception as error:
             raise StageError(f"training.trackers: {name} cannot be started ({one_line(error)})") from error
     return trackers
 
 
-def _record(folder: RunFolder, names: Sequence[str], identity: dict[str, Any]) -> dict[str, Any]:
-    """The run's id and what each service was sent; kept before metrics.jsonl is cut back to the checkpoint."""
+def _run_id(folder: RunFolder, identity: dict[str, Any]) -> str:
     found = read_json(folder.trackers)
     if not isinstance(found, dict) or found["identity"] != identity:
-        found = {"id": uuid.uuid4().hex[:12], "identity": identity, "logged": {}}
-    last = max((row["step"] for row in read_metrics(folder.metrics)), default=0)
-    logged = found["logged"]
-    logged |= {name: max(logged[name], last) if name in logged else 0 for name in names}
-    write_json(folder.trackers, found)
-    return found
+        found = {"id": uuid.uuid4().hex[:12], "identity": identity}
+        write_json(folder.trackers, found)
+    return str(found["id"])
 
 
-def _tensorboard(config: RunConfig, folder: RunFolder, run: str, step: int) -> GeneralTracker:
+def _tensorboard(config: RunConfig, folder: RunFolder, run: str, step: int) -> Tracker:
+    """Its readers drop what came before a purge: what is run again is sent again, and each update shows once."""
     place = folder.tensorboard
+    has_events = any(place.glob("events.*"))
     tracker = TensorBoardTracker(place.name, place.parent, purge_step=step + 1)
     tracker.start()
-    return tracker
+    return Tracker(tracker, step if has_events else 0)
 
 
-def _wandb(config: RunConfig, folder: RunFolder, run: str, step: int) -> GeneralTracker:
+def _wandb(config: RunConfig, folder: RunFolder, run: str, step: int) -> Tracker:
     place = folder.metrics.parent
     place.mkdir(parents=True, exist_ok=True)
     project = os.environ.get("WANDB_PROJECT", PROJECT)
@@ -112,7 +108,8 @@ def _wandb(config: RunConfig, folder: RunFolder, run: str, step: int) -> General
         project, id=run, name=folder.root.name, resume="allow", dir=str(place), config=as_dict(config)
     )
     tracker.start()
-    return tracker
+    # A server says where it goes on; without one, the files do.
+    return Tracker(tracker, max(tracker.tracker.starting_step - 1, last_step(place, run)))
 
 
 class _LocalStore(MLflowTracker):
@@ -125,7 +122,7 @@ class _LocalStore(MLflowTracker):
         mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
 
 
-def _mlflow(config: RunConfig, folder: RunFolder, run: str, step: int) -> GeneralTracker:
+def _mlflow(config: RunConfig, folder: RunFolder, run: str, step: int) -> Tracker:
     import mlflow
 
     store = folder.root.parent.absolute() / ".mlflow"
@@ -146,7 +143,9 @@ def _mlflow(config: RunConfig, folder: RunFolder, run: str, step: int) -> Genera
         tracker.start()
     if not found:
         tracker.store_init_configuration(_flat(as_dict(config)))
-    return tracker
+        return Tracker(tracker, 0)
+    known = mlflow.MlflowClient().get_metric_history(found[0].info.run_id, "train/loss")
+    return Tracker(tracker, max((metric.step for metric in known), default=0))
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

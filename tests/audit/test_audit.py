@@ -131,6 +131,14 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path: Path) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", page)
 
 
+def test_the_page_draws_a_bar_for_rows_and_none_for_no_rows(tmp_path: Path) -> None:
+    view = _run(tmp_path, [GOOD, {**GOOD, "prompt": "What is it? " * 9}, {**GOOD, "completion": ""}])
+    counts = [one["count"] for bins in view.lengths.values() for one in bins]
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 0 in counts and page.count('class="bar"') == sum(count > 0 for count in counts)
+    assert "empty field &#39;completion&#39;" in page and "such as x.jsonl:3" in page
+
+
 def test_terminal_gets_no_control_characters(tmp_path: Path) -> None:
     assert visible("a\x1b[31mb\u202ec\x7f\td") == "a␛[31mb[U+202E]c[U+007F]\td"
 

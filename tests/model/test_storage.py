@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from pipeline.errors import StageError, UserError
 from pipeline.export import export_model
-from pipeline.model import DualBranch, build_model, check_length
+from pipeline.model import DualBranch, build_model, check_length, sharding
+from pipeline.model.building import load_base
 from pipeline.model.config import PRESETS, MethodConfig, ModelConfig, TuningConfig
 
 SAMPLES = samples([(7, 3), (2, 5)])
@@ -221,3 +222,23 @@ def test_base_weights_that_do_not_fit_their_config_are_refused(damage: str, base
             (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:999])
     with pytest.raises(UserError, match=r"weights are missing or of another shape|no usable model"):
         build_model(base, MethodConfig.model_validate("causal"), TuningConfig(), 0)
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"[1]", b"{", b"\xff\xfe", b"{}", None])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "model.safetensors.index.json"])
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_damaged_file_of_a_base_is_one_sentence(
+    name: str, content: bytes | None, is_sharded: bool, base: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`is_sharded`: under ZeRO-3 the files are looked at before anything is built."""
+    monkeypatch.setattr(sharding, "is_active", lambda: is_sharded)
+    file = Path(base.name) / name
+    (Path(base.name) / "model.safetensors").rename(Path(base.name) / "model-1.safetensors")
+    file.unlink(missing_ok=True)
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        load_base(base, TuningConfig())
+    assert str(caught.value).startswith(f"model.name = {base.name!r}: ") and "\n" not in str(caught.value)

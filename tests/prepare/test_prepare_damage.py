@@ -5,15 +5,14 @@ import gzip
 import io
 import json
 import random
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from damage_kinds import ENCODINGS, NOTHING, Case, columns, delimited, in_lists, line, packed, zipped
 from prepare_inputs import MakeRun
 
 from pipeline.errors import StageError, UserError
@@ -23,34 +22,12 @@ from pipeline.prepare.stage import obtain
 ROWS = [{"instruction": f"Say {number}.", "output": f"It is {number}, è vero."} for number in range(24)]
 
 
-class Case(NamedTuple):
-    """One damaged file."""
-
-    name: str
-    content: bytes
-    sound: int
-    """Rows that stand before the damage, or apart from it, and must be kept."""
-    whole: int = len(ROWS)
-    """Rows of the file before it was damaged: if fewer are kept, something must be recorded."""
-
-
-def _line(row: Any) -> bytes:
-    return json.dumps(row, ensure_ascii=False).encode()
-
-
 def _delimited(delimiter: str) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(ROWS[0]), delimiter=delimiter)
     writer.writeheader()
     writer.writerows(ROWS)
     return text.getvalue().encode()
-
-
-def _zipped(content: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(zipfile.ZipInfo("rows.jsonl"), content)
-    return file.getvalue()
 
 
 def _tables() -> dict[str, bytes]:
@@ -64,7 +41,7 @@ def _tables() -> dict[str, bytes]:
     return {"rows.parquet": parquet.getvalue(), "file.arrow": file.getvalue(), "stream.arrow": stream.getvalue()}
 
 
-LINES = b"\n".join(map(_line, ROWS)) + b"\n"
+LINES = b"\n".join(map(line, ROWS)) + b"\n"
 WHOLE = {
     "rows.jsonl": LINES,
     "rows.json": json.dumps(ROWS, ensure_ascii=False, indent=1).encode(),
@@ -72,7 +49,7 @@ WHOLE = {
     "rows.tsv": _delimited("\t"),
     "rows.jsonl.gz": gzip.compress(LINES, mtime=0),
     "rows.jsonl.zst": zstandard.ZstdCompressor(write_checksum=True).compress(LINES),
-    "rows.zip": _zipped(LINES),
+    "rows.zip": zipped(LINES),
     **_tables(),
 }
 GOOD = ROWS[0]
@@ -84,17 +61,17 @@ BAD_LINES: dict[str, bytes] = {
     "text": b'"instruction"',
     "null": b"null",
     "nothing of use": b"{}",
-    "null field": _line({**GOOD, "output": None}),
-    "nested null": _line({**GOOD, "output": [None, {"text": None}]}),
-    "number for text": _line({**GOOD, "output": 3}),
-    "list for text": _line({**GOOD, "output": ["It"]}),
-    "object for text": _line({**GOOD, "instruction": {"text": "Say"}}),
-    "truth for text": _line({**GOOD, "output": True}),
-    "empty answer": _line({**GOOD, "output": ""}),
-    "blank answer": _line({**GOOD, "output": " \t\n "}),
-    "missing answer": _line({"instruction": "Say."}),
-    "missing prompt": _line({"output": "It."}),
-    "other names": _line({"Instruction": "Say.", "Output": "It."}),
+    "null field": line({**GOOD, "output": None}),
+    "nested null": line({**GOOD, "output": [None, {"text": None}]}),
+    "number for text": line({**GOOD, "output": 3}),
+    "list for text": line({**GOOD, "output": ["It"]}),
+    "object for text": line({**GOOD, "instruction": {"text": "Say"}}),
+    "truth for text": line({**GOOD, "output": True}),
+    "empty answer": line({**GOOD, "output": ""}),
+    "blank answer": line({**GOOD, "output": " \t\n "}),
+    "missing answer": line({"instruction": "Say."}),
+    "missing prompt": line({"output": "It."}),
+    "other names": line({"Instruction": "Say.", "Output": "It."}),
     "twice a key": b'{"instruction": "a", "output": "b", "output": "c"}',
     "twice a key within": b'{"instruction": "a", "output": "b", "more": {"x": 1, "x": 2}}',
     "control character": b'{"instruction": "a\x01b", "output": "c"}',
@@ -107,10 +84,10 @@ BAD_LINES: dict[str, bytes] = {
     "infinity": b'{"instruction": "a", "output": "b", "weight": -Infinity}',
     "huge integer": b'{"instruction": "a", "output": "b", "n": ' + b"9" * 5000 + b"}",
     "deep": DEEP,
-    "long": _line({**GOOD, "instruction": "a " * 5_000_000}),
-    "long answer": _line({**GOOD, "output": "a" * 2_000_000}),
-    "two objects": _line(GOOD) + _line(GOOD),
-    "comma behind": _line(GOOD) + b",",
+    "long": line({**GOOD, "instruction": "a " * 5_000_000}),
+    "long answer": line({**GOOD, "output": "a" * 2_000_000}),
+    "two objects": line(GOOD) + line(GOOD),
+    "comma behind": line(GOOD) + b",",
     "single quotes": b"{'instruction': 'a', 'output': 'b'}",
     "comment": b"// not a row",
     "markup": b"<html><body>404</body></html>",
@@ -119,18 +96,19 @@ BAD_LINES: dict[str, bytes] = {
     "bad escape": b'{"instruction": "\\x41", "output": "b"}',
 }
 PLACES = {"first": 0, "middle": 2, "last": 4}
-ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "latin-1", "cp1252", "utf-8-sig", "utf-7")
-NOTHING = {"empty": b"", "newline": b"\n", "blank": b" \r\n\t\r\n", "BOM": b"\xef\xbb\xbf", "NUL": b"\x00" * 64}
+WITHIN = ("cut", "null", "nested null", "number for text", "object for text", "twice a key", "control character",
+          "latin-1", "NUL", "long", "git lfs")  # fmt: skip
+"""Of the bad lines, those that are packed as well."""
 
 
 def _bad_lines() -> Iterator[Case]:
     for what, bad in BAD_LINES.items():
         for place, index in PLACES.items():
-            lines = [*map(_line, ROWS[:4])]
+            lines = [*map(line, ROWS[:4])]
             lines.insert(index, bad)
             yield Case(f"{what} {place}.jsonl", b"\n".join(lines), sound=4, whole=5)
     for end in (b"\r\n", b"\n\n", b"\n \n", b"\r\n\r\n"):
-        yield Case(f"{end!r}.jsonl", end.join(map(_line, ROWS)), sound=len(ROWS))
+        yield Case(f"{end!r}.jsonl", end.join(map(line, ROWS)), len(ROWS), len(ROWS))
 
 
 def _cut() -> Iterator[Case]:
@@ -141,7 +119,7 @@ def _cut() -> Iterator[Case]:
             lines = len(content[:end].splitlines()) - has_header
             ended = content[:end].count(b"\n") - has_header
             # Of lines, those behind the cut can't be missed, nor in CSV the end of the last field.
-            yield Case(f"cut at {share} {name}", content[:end], *((max(0, ended), lines) if plain else (0,)))
+            yield Case(f"cut at {share} {name}", content[:end], *((max(0, ended), lines) if plain else (0, len(ROWS))))
 
 
 def _flipped() -> Iterator[Case]:
@@ -149,23 +127,27 @@ def _flipped() -> Iterator[Case]:
         for seed in range(5):
             changed = bytearray(content)
             changed[random.Random(f"{name} {seed}").randrange(len(content))] ^= 0xFF
-            yield Case(f"flipped {seed} {name}", bytes(changed), sound=0)
+            yield Case(f"flipped {seed} {name}", bytes(changed), 0, len(ROWS))
 
 
 def _encoded() -> Iterator[Case]:
-    for name in ("rows.jsonl", "rows.json", "rows.csv"):
+    for name in ("rows.jsonl", "rows.json", "rows.csv", "rows.tsv"):
         for encoding in ENCODINGS:
             content = WHOLE[name].decode().encode(encoding)
-            yield Case(f"{encoding} {name}", content, sound=len(ROWS) if encoding == "utf-8-sig" else 0)
+            yield Case(f"{encoding} {name}", content, len(ROWS) * (encoding == "utf-8-sig"), len(ROWS))
 
 
 def _nothing() -> Iterator[Case]:
     for name in WHOLE:
         for what, content in NOTHING.items():
-            yield Case(f"{what} {name}", content, sound=0)
+            yield Case(f"{what} {name}", content, 0, len(ROWS))
 
 
-CASES = [*_bad_lines(), *_cut(), *_flipped(), *_encoded(), *_nothing()]
+CASES = [
+    *_bad_lines(), *_cut(), *_flipped(), *_encoded(), *_nothing(), *in_lists(BAD_LINES, PLACES),
+    *packed({what: BAD_LINES[what] for what in WITHIN}), *delimited(), *columns(),
+    Case("CRLF.json", WHOLE["rows.json"].replace(b"\n", b"\r\n"), len(ROWS), len(ROWS)),
+]  # fmt: skip
 
 
 def test_there_are_enough() -> None:

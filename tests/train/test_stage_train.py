@@ -281,3 +281,10 @@ def test_killed_and_terminated_process_ends_with_the_same_model(tmp_path: Path) 
     assert numbers(read_metrics(folder.metrics)) == numbers(read_metrics(straight.metrics))
     for file in ("adapter_model.safetensors", "prompt_branch.safetensors"):
         assert (folder.model / file).read_bytes() == (straight.model / file).read_bytes()
+
+
+def test_weights_that_the_last_update_spoils_stop_the_run(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "runs", learning_rate=1e300, warmup_ratio=0.0, max_steps=1)
+    with pytest.raises(StageError, match=r"step 1: the mixing ratios are not finite after the update: lower training"):
+        run(config)
+    assert not RunFolder.of(config).train_result.exists()

@@ -1,22 +1,23 @@
 """Weights & Biases, MLflow and TensorBoard as their own libraries read them: one run, each update once."""
 
-import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from train_runs import Samples, make_loop, run_config, run_loop, samples
+from tracked_run import OPTIONS
+from train_runs import make_loop, run_config, samples
 
-from pipeline.config import RunConfig
 from pipeline.errors import StageError, UserError
 from pipeline.files import read_json
 from pipeline.run_folder import RunFolder
 from pipeline.stages import run_missing
 from pipeline.train import config as train_config
-from pipeline.train.loop import TrainingLoop
 from pipeline.train.metrics import read_metrics
+from pipeline.train.offline_wandb import history
 from pipeline.train.trackers import Tracker
 
 STEPS = list(range(1, 10))
@@ -28,46 +29,28 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-class Killed(Exception):
-    """Stands for the end of the process: it is raised where nothing is saved any more."""
-
-
-def killed_run(config: RunConfig, rows: Samples, step: int) -> None:
-    """Train until after `step` is logged, and no checkpoint of it is made."""
-    loop = make_loop(config, rows)
-    loop.resume()
-    honest = TrainingLoop._is_saved
-
-    def is_saved(self: TrainingLoop) -> bool:
-        if self.position.step == step:
-            raise Killed
-        return honest(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainingLoop, "_is_saved", is_saved)
-        with pytest.raises(Killed):
-            loop.run()
-
-
-def interrupted(tmp_path: Path, tracker: str) -> tuple[RunFolder, list[dict[str, Any]]]:
-    """A run with checkpoints at every second step that is killed after steps 3, 5 and 6; its metrics."""
-    config, rows = run_config(tmp_path / "runs", trackers=[tracker]), samples(9)
-    for step in (3, 5):
-        killed_run(config, rows, step)
-    run_loop(config, rows)
-    folder = RunFolder.of(config)
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunFolder, list[dict[str, Any]]]:
+    """A run with checkpoints at every second step that SIGKILL ended in updates 4, 4 and 6; its metrics."""
+    runs = tmp_path_factory.mktemp("killed") / "runs"
+    command = [sys.executable, str(Path(__file__).with_name("tracked_run.py")), str(runs), "4", "4", "6"]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "MLFLOW_"))}
+    environment = {**plain, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    folder = RunFolder.of(run_config(runs, **OPTIONS))
     found = read_metrics(folder.metrics)
     assert [row["step"] for row in found] == STEPS
-    return folder, found
+    return runs, folder, found
 
 
 @pytest.mark.slow
-def test_mlflow_has_one_run_with_each_update_once(tmp_path: Path) -> None:
-    folder, rows = interrupted(tmp_path, "mlflow")
+def test_mlflow_has_one_run_with_each_update_once(killed: tuple[Path, RunFolder, list[dict[str, Any]]]) -> None:
+    runs, folder, rows = killed
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(tracking_uri=(tmp_path / "runs" / ".mlflow").as_uri())
+    client = MlflowClient(tracking_uri=(runs / ".mlflow").as_uri())
     experiment = client.get_experiment_by_name("dualtune")
     assert experiment
     (found,) = client.search_runs([experiment.experiment_id])
@@ -79,48 +62,24 @@ def test_mlflow_has_one_run_with_each_update_once(tmp_path: Path) -> None:
     losses = {metric.step: metric.value for metric in client.get_metric_history(found.info.run_id, "train/loss")}
     assert losses == {row["step"]: row["loss"] for row in rows}
     assert "train/alpha_key/layer_0" in found.data.metrics
-    assert "MLFLOW_TRACKING_URI" not in os.environ
 
 
 @pytest.mark.slow
-def test_wandb_has_one_id_and_each_update_once(tmp_path: Path) -> None:
-    folder, rows = interrupted(tmp_path, "wandb")
+def test_wandb_has_one_id_and_each_update_once(killed: tuple[Path, RunFolder, list[dict[str, Any]]]) -> None:
+    _, folder, rows = killed
     places = sorted((folder.root / "train" / "wandb").glob("offline-run-*"))
-    assert len(places) == 3  # a folder for each start
+    assert len(places) == 4  # a folder for each start
     # Two starts within one second: the second folder's name ends in a number, its file's in the id still.
     names = {file.name for place in places for file in place.glob("*.wandb")}
     assert names == {f"run-{read_json(folder.trackers)['id']}.wandb"}
-    found = [row for place in places for row in history(place)]
+    found = [row for place in places for row in history(next(place.glob("*.wandb")))]
     assert sorted(int(row["_step"]) for row in found) == STEPS
     assert {row["_step"]: row["train/loss"] for row in found} == {row["step"]: row["loss"] for row in rows}
 
 
-def history(place: Path) -> list[dict[str, Any]]:
-    """The rows of an offline run: LevelDB's log format, with protocol buffers of wandb's own inside."""
-    from wandb.proto import wandb_internal_pb2
-
-    content = next(place.glob("*.wandb")).read_bytes()
-    found, position, pending = [], 7, b""  # behind a header of 7 bytes
-    while position + 7 <= len(content):
-        if (left := 32768 - position % 32768) < 7:
-            position += left
-            continue
-        length, kind = int.from_bytes(content[position + 4 : position + 6], "little"), content[position + 6]
-        pending += content[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(pending)
-            pending = b""
-            if record.WhichOneof("record_type") == "history":
-                items = record.history.item
-                found.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
-    return found
-
-
 @pytest.mark.slow
-def test_tensorboard_shows_each_update_once(tmp_path: Path) -> None:
-    folder, rows = interrupted(tmp_path, "tensorboard")
+def test_tensorboard_shows_each_update_once(killed: tuple[Path, RunFolder, list[dict[str, Any]]]) -> None:
+    _, folder, rows = killed
     events = EventAccumulator(str(folder.tensorboard)).Reload().Scalars("train/loss")
     assert [(event.step, event.value) for event in events] == [
         (row["step"], pytest.approx(row["loss"])) for row in rows
