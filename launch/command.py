@@ -43,14 +43,16 @@ def run_grid(
         before = grid
         grid, problems = resolve(grid, tell)
         reasons += _execute([plan_cell(cell) for cell in grid.freed(before)], True, jobs, tell, processes)
-    if with_report and grid.tasks:
-        write_report(source_of_grids([grid]))
-    elif with_report:
-        tell("no table: evaluation.tasks is empty")
-    for cell, reason in reasons:
-        tell(f"failed: {cell}: {reason} ({cell.folder.root})")
-    for problem in problems:
-        tell(f"failed: {problem}")
+    try:
+        if with_report and grid.tasks:
+            write_report(source_of_grids([grid]))
+        elif with_report:
+            tell("no table: evaluation.tasks is empty")
+    finally:  # what keeps runs from being written may keep the table from it as well
+        for cell, reason in reasons:
+            tell(f"failed: {cell}: {reason} ({cell.folder.root})")
+        for problem in problems:
+            tell(f"failed: {problem}")
     return int(bool(reasons or problems))
 
 

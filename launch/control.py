@@ -140,7 +140,10 @@ class Control:
         own = {cell.folder.root.name for cell in self.grid.cells}
         found = [flight for (name, _), flight in look.flights.items() if name in (chosen or own)]
         tables = [look.flights[key] for key in [(self.grid.name, "aggregate")] if key in look.flights and not chosen]  # type: ignore[index]
-        _remember(found)
+        try:
+            _remember(found)
+        except StageError as error:  # a full disk is a reason to cancel
+            tell(f"{error}: `status` will call them ended")
         tasks: list[Task] = [flight.queued.task for flight in found]
         slurm.cancel(tasks, whole=[flight.queued.raw for flight in tables])
         tell(f"cancelled: {len(tasks)} tasks" + (" and the table" if tables else ""))

@@ -30,7 +30,7 @@ from launch.jobs import Array, Task
 from launch.profile import Job, Profile
 from pipeline.config import as_dict
 from pipeline.errors import StageError
-from pipeline.files import read_json, write_json, write_text
+from pipeline.files import read_json, write_json, write_text, writing
 from pipeline.versions import commit
 
 PACKAGES = ("pipeline", "launch")
@@ -134,11 +134,16 @@ def _record(values: dict[str, Any], path: Path) -> Record:
 
 
 def new_folder(runs: Path, name: str) -> Path:
-    """Absolute path of a new folder for scripts and logs, with the code that jobs run."""
+    """Absolute path of a new folder for scripts and logs, with the code that jobs run.
+
+    Raises:
+        StageError: it can't be written.
+    """
     place = runs.absolute() / FOLDER / f"{name[:60]}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    for folder in ("scripts", "logs"):
-        (place / folder).mkdir(parents=True)
-    _copy_code(place / "code")
+    with writing(place):
+        for folder in ("scripts", "logs"):
+            (place / folder).mkdir(parents=True)
+        _copy_code(place / "code")
     return place
 
 

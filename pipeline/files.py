@@ -22,7 +22,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     Raises:
         StageError: it can't be written.
     """
-    with _writing(path):
+    with writing(path):
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
         temporary = Path(name)
@@ -43,7 +43,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     Raises:
         StageError: it can't be written.
     """
-    with _writing(path):
+    with writing(path):
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
             yield temporary
@@ -64,13 +64,19 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Make the folder it lies in; name what can't be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise StageError(f"{path}: cannot be written ({error.strerror or error})") from error
+        raise StageError(f"{path}: cannot be written ({_reason(error)})") from error
+
+
+def _reason(error: OSError) -> str:
+    """`shutil` goes on after a file that it can't copy, and tells of all of them."""
+    files = error.args[0] if isinstance(error, shutil.Error) else ()
+    return str(files[0][-1] if files and isinstance(files, list) else error.strerror or error)
 
 
 def _share(path: Path) -> None:
@@ -112,10 +118,8 @@ def write_texts(folder: Path, texts: Mapping[str, str], seal: str, outdated: Col
 
 
 def _remove(path: Path) -> None:
-    try:
+    with writing(path):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise StageError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 def to_json(values: Any, indent: int | None = 1) -> str:

@@ -56,9 +56,9 @@ class Plans:
         """Where an epoch's plan is kept; its name is a digest of all that the plan depends on."""
         if self.folder is None:
             return None
-        costs = hashlib.sha256(self.costs.astype("<i8").tobytes()).hexdigest()
-        facts = {"version": PLAN_VERSION, "costs": costs, "budget": self.budget, "ranks": self.ranks, "epoch": epoch}
-        return self.folder / digest({**facts, "batch_size": self.order.batch_size, "seed": self.order.seed})
+        costs = hashlib.sha256(self._ordered(epoch).astype("<i8").tobytes()).hexdigest()
+        facts = {"version": PLAN_VERSION, "costs": costs, "batch_size": self.order.batch_size}
+        return self.folder / digest({**facts, "budget": self.budget, "ranks": self.ranks})
 
     def _of_epoch(self, epoch: int) -> numpy.ndarray:
         path = self.path(epoch)
@@ -72,9 +72,13 @@ class Plans:
         return places
 
     def _worked_out(self, epoch: int) -> numpy.ndarray:
-        costs, size = self.costs[self.order.permutation(epoch)].tolist(), self.order.batch_size
+        costs, size = self._ordered(epoch).tolist(), self.order.batch_size
         batches = (costs[start : start + size] for start in range(0, len(costs), size))
         return numpy.array([place for batch in batches for place in balanced(batch, self.ranks, self.budget)], "<i4")
+
+    def _ordered(self, epoch: int) -> numpy.ndarray:
+        found: numpy.ndarray = self.costs[self.order.permutation(epoch)]
+        return found
 
 
 def _costs(rows: PreparedRows, branches: int) -> numpy.ndarray:

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from launch_inputs import dualtune, tiny_grid, write_grid
 
+from launch.command import run_grid
 from launch.devices import deal, visible_gpus
+from launch.grid import load_grid
+from pipeline.errors import StageError
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,19 @@ def test_each_run_gets_gpus_of_its_own(gpus: str, hands: int, dealt: list[str | 
 def test_only_what_is_visible_is_dealt_out() -> None:
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "4, 6"}) == ["4", "6"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
+
+
+def test_runs_that_cannot_be_written_are_told_though_the_table_cannot_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").write_text("in the way")
+    grid = load_grid(write_grid(tmp_path, tiny_grid({"Base": {"tuning": "none"}, "LoRA": {}})))
+    said: list[str] = []
+    with pytest.raises(StageError, match="cannot be written"):
+        run_grid(grid, 1, False, True, said.append)
+    failed = [words.partition(" (")[0] for words in said if words.startswith("failed: ")]
+    assert [words.split(": ")[1] for words in failed] == ["Base", "LoRA, seed 42"]
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from launch_inputs import DATA, ask, dualtune, needs_slurm, tiny_grid, wait_for_an_empty_queue, write_grid
+from launch_inputs import DATA, ask, dualtune, needs_slurm, start, tiny_grid, wait_for_an_empty_queue, write_grid
 
 pytestmark = [pytest.mark.slow, needs_slurm]
 
@@ -20,7 +20,9 @@ def test_cancelled_and_failed_cells_are_named_and_retried(slurm_folder: Path) ->
 
     ask("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=test")  # jobs stay in the queue
     try:
-        grid("submit")
+        at_once = [start("grid", "submit", "grid.yaml", "--executor", "slurm", folder=slurm_folder) for _ in range(2)]
+        assert [process.wait(timeout=240) for process in at_once] == [0, 0]
+        assert len(ask("squeue", "-h", "-r").splitlines()) == 3, "two evaluations and the table, once"
         assert "2 cells: 2 waiting" in grid("status")
         assert "cancelled: 1 tasks" in grid("cancel", "Base")
         assert "1 cancelled, 1 waiting" in grid("status", status=1)

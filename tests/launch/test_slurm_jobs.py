@@ -1,5 +1,6 @@
 """From cells to arrays; attempts; the states of cells. No Slurm is needed."""
 
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from launch.plan import CellPlan
 from launch.profile import Profile
 from launch.slurm import Queued, clean_environment
 from launch.submission import Record, Submission, submissions
+from pipeline.errors import StageError
 from pipeline.stages import STAGES, State, stages_of
 
 ROWS: dict[str, dict[str, Any]] = {"Pretrained": {"tuning": "none"}, "LoRA": {}, "Bitune": {"method": "bitune"}}
@@ -113,6 +115,17 @@ def test_a_job_whose_id_was_not_written_is_found_by_its_name(grid: Grid) -> None
 def test_two_submissions_of_one_second_have_folders_of_their_own(grid: Grid) -> None:
     names = {Submission.create(replace(grid, name="same"), Profile()).path for _ in range(3)}
     assert len(names) == 3
+
+
+def test_a_submission_that_cannot_be_written_names_its_folder(grid: Grid) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(StageError, match=r"\.submissions/.*: cannot be written \(\[Errno 27\] File too large"):
+            Submission.create(grid, Profile())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert submissions(grid.runs) == []
 
 
 def attempts(tmp_path: Path, *events: tuple[str, int], submission: str = "s") -> Attempts:
