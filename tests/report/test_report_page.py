@@ -183,7 +183,9 @@ def test_the_page_in_a_browser(browser: Any, page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_is_readable_in_the_dark_and_on_a_phone(browser: Any, page: Path) -> None:
+def test_the_page_is_readable_in_the_dark_and_on_a_phone(
+    browser: Any, page: Path, make_run: MakeRun, tmp_path: Path
+) -> None:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
                             {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True})  # fmt: skip
     grounds = []
@@ -193,6 +195,11 @@ def test_the_page_is_readable_in_the_dark_and_on_a_phone(browser: Any, page: Pat
         browser.get(page.as_uri())
         grounds.append(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
+    endless = make_run("n" * 5000, 42, {"piqa": 0.5, "arc": None}, method="bitune", reason="r" * 500)
+    log(endless, 20, layers=2)
+    report([endless], "n" * 5000, None, tmp_path / "endless", Console(file=io.StringIO()))
+    browser.get((tmp_path / "endless" / "report.html").as_uri())
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert grounds == ["rgb(255, 255, 255)", "rgb(21, 24, 28)"]
 

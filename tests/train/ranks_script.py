@@ -109,14 +109,15 @@ class Case:
         equal = same(whole(second), expected), second.position.loss == straight.position.loss
         return {"equal": self.ranks.gather(equal), "step": second.position.step}
 
-    def offloaded(self, optimizer: str, parameters: str) -> dict[str, Any]:
-        """Six updates, and the last three again from a checkpoint; with the files that were seen on the way."""
+    def offloaded(self, first: list[str], then: list[str]) -> dict[str, Any]:
+        """Six updates with states and weights in their places, and the last three again from a checkpoint, with them in
+        others; what is held, and the files that were seen on the way."""
         swap_small_tensors()
-        folder = self.folder / f"{optimizer}-{parameters}"
+        folder = self.folder / "-".join(first + then)
         folder.mkdir(exist_ok=True)
-        config = rank_config(folder / "runs", 3, "full", "bitune", places=(optimizer, parameters))
-        losses, found, sizes = [], [], []
-        for start in (0, 3):
+        losses, found, held, sizes = [], [], [], []
+        for start, places in ((0, first), (3, then)):
+            config = rank_config(folder / "runs", 3, "full", "bitune", places=(places[0], places[1]))
             with nvme_files(config, RunFolder.of(config), self.ranks) as nvme:
                 loop = self.loop(config, nvme=nvme)
                 loop.resume()
@@ -125,11 +126,11 @@ class Case:
                     if step == 2:
                         loop.checkpoints.save(3, loop.state.write)
                 found.append(fingerprint(loop))
+                held.append(self.ranks.gather(held_bytes(loop.engine)))
                 sizes.append(sum(file.stat().st_size for file in folder.glob("*/rank-*/**/*.swp")))
                 self.ranks.gather(None)  # the other looks still
             self.ranks.gather(None)
         left = sorted(path.name for path in folder.iterdir())
-        held = self.ranks.gather(held_bytes(loop.engine))
         return {"losses": losses, "weights": found, "sizes": sizes, "left": left, "held": held}
 
     def validated(self, stage: int) -> dict[str, Any]:

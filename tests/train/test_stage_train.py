@@ -283,6 +283,24 @@ def test_killed_and_terminated_process_ends_with_the_same_model(tmp_path: Path) 
         assert (folder.model / file).read_bytes() == (straight.model / file).read_bytes()
 
 
+@pytest.mark.slow
+def test_two_commands_at_once_train_once(tmp_path: Path) -> None:
+    """The second waits for the first, or comes when it has ended."""
+    config, file = config_of(tmp_path / "runs"), tmp_path / "config.yaml"
+    file.write_text(to_yaml(config))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pipeline.cli", "train", str(file)]
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for _ in range(2)
+    ]
+    texts = [child.communicate(timeout=600)[0] for child in both]
+    assert [child.returncode for child in both] == [0, 0], texts
+    assert sorted("step 6/6" in text for text in texts) == [False, True]
+    assert sorted("train: complete, skipped" in text for text in texts) == [False, True]
+    assert [row["step"] for row in read_metrics(RunFolder.of(config).metrics)] == list(range(1, 7))
+
+
 def test_weights_that_the_last_update_spoils_stop_the_run(tmp_path: Path) -> None:
     config = config_of(tmp_path / "runs", learning_rate=1e300, warmup_ratio=0.0, max_steps=1)
     with pytest.raises(StageError, match=r"step 1: the mixing ratios are not finite after the update: lower training"):

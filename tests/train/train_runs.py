@@ -91,7 +91,8 @@ def rank_config(
     runs: Path,
     stage: int,
     kind: str,
-    method: str,
+    method: str | dict[str, Any],
+    precision: str = "fp32",
     dropout: float = 0.0,
     checkpointing: bool = False,
     places: tuple[str, str] = ("none", "none"),
@@ -110,7 +111,7 @@ def rank_config(
         zero["deepspeed"]["aio"] = {"block_size": SMALLEST_SWAP}
     options = {"batch_size": 5, "micro_batch_size": 1, "epochs": 20, "learning_rate": 1e-3, "zero": zero}
     config = run_config(runs, {"kind": kind, "dropout": dropout, "rank": rank}, **options | training)
-    model = config.model.model_copy(update={"gradient_checkpointing": checkpointing})
+    model = config.model.model_copy(update={"gradient_checkpointing": checkpointing, "precision": precision})
     return config.model_copy(update={"method": config.method.model_validate(method), "model": model})
 
 
