@@ -111,12 +111,10 @@ def test_the_tables_are_those_of_the_paper() -> None:
     assert {cell.row for grid in grids.values() for cell in runs_of(grid)} == {"Pretrained", "LoRA", "LoRA16", "Bitune"}
 
 
-def test_the_papers_filter_of_ultrafeedback_takes_the_place_of_the_preferred_answers(tmp_path: Path) -> None:
-    """As the comment in ultrafeedback.yaml says."""
-    grid = tmp_path / "grid.yaml"
-    grid.write_text(f"name: x\nbase: [{FILES['bitune/table1.yaml']}, {FILES['data/ultrafeedback.yaml']}]\n")
-    sources = [source for cell in load_grid(grid).cells if cell.config.data for source in cell.config.data.sources]
-    assert {(one.path, one.answered_by, one.split) for one in sources} == {("openbmb/UltraFeedback", "gpt-4", "train")}
+def test_instruction_tuning_is_on_what_gpt_4_has_answered() -> None:
+    cells = runs_of(load_grid(FILES["bitune/table1.yaml"]))
+    sources = [source for cell in cells if cell.config.data for source in cell.config.data.sources]
+    assert {(one.path, one.answered_by) for one in sources} == {("openbmb/UltraFeedback", "gpt-4")}
 
 
 @pytest.mark.parametrize("table", ["table1", "table2", "table3", "table5", "table6", "table8", "table15", "table16"])

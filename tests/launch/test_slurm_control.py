@@ -1,9 +1,23 @@
 """Watching, cancelling and retrying jobs on a real Slurm without an accounting database."""
 
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
-from launch_inputs import DATA, ask, dualtune, needs_slurm, start, tiny_grid, wait_for_an_empty_queue, write_grid
+import yaml
+from launch_inputs import (
+    DATA,
+    ask,
+    dualtune,
+    events,
+    logs,
+    needs_slurm,
+    start,
+    tiny_grid,
+    wait_for_an_empty_queue,
+    write_grid,
+)
 
 pytestmark = [pytest.mark.slow, needs_slurm]
 
@@ -24,7 +38,11 @@ def test_cancelled_and_failed_cells_are_named_and_retried(slurm_folder: Path) ->
         assert [process.wait(timeout=240) for process in at_once] == [0, 0]
         assert len(ask("squeue", "-h", "-r").splitlines()) == 3, "two evaluations and the table, once"
         assert "2 cells: 2 waiting" in grid("status")
-        assert "cancelled: 1 tasks" in grid("cancel", "Base")
+        whole = (slurm_folder / "grid.yaml").read_text()
+        write_grid(slurm_folder, tiny_grid({"Base": {"tuning": "none"}}))
+        told = grid("cancel", "Base")
+        assert "cancelled: 1 tasks" in told and "for cells that the grid has no more: jobs " in told
+        (slurm_folder / "grid.yaml").write_text(whole)
         assert "1 cancelled, 1 waiting" in grid("status", status=1)
     finally:
         ask("scontrol", "update", "nodename=node[1-2]", "state=resume")
@@ -40,3 +58,22 @@ def test_cancelled_and_failed_cells_are_named_and_retried(slurm_folder: Path) ->
     wait_for_an_empty_queue()
     assert "2 cells: 2 done" in grid("status")
     assert "0 jobs" in grid("retry")
+
+
+def test_a_training_that_always_dies_is_given_up_and_named(slurm_folder: Path) -> None:
+    python = slurm_folder / "python"
+    python.write_text(f'#!/bin/sh\n[ "$3" != train ] || kill -9 $$\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    write_grid(slurm_folder, tiny_grid({"LoRA": {}}))
+    (slurm_folder / "cluster.yaml").write_text(yaml.safe_dump({"python": str(python)}))
+    command = ("grid", "submit", "grid.yaml", "--executor", "slurm", "--cluster", "cluster.yaml")
+    assert dualtune(*command, folder=slurm_folder).returncode == 0
+    wait_for_an_empty_queue()
+
+    (run,) = slurm_folder.glob("runs/stories*")
+    assert events(run) == ["begin", "failed"] * 3, logs(slurm_folder)
+    assert not events(run, "evaluate"), "it is cancelled with the training that it waited for"
+    words = "given up: failed 3 times at the same point (step 0): killed by SIGKILL"
+    done = dualtune("grid", "status", "grid.yaml", "--executor", "slurm", folder=slurm_folder)
+    assert done.returncode == 1 and words in done.stdout
+    assert words in (slurm_folder / "runs" / "reports" / "tiny" / "report.md").read_text()

@@ -1,7 +1,7 @@
 """A few rows of each data set that configs/data prepares, in the layout of their files, with the answers to be learnt.
 
-Rows of examples/data and of excerpts/ are the sets' own, see the SOURCES.md beside them. The others are written for
-these tests, in the columns of sets whose licence is not known or does not fit.
+Rows of examples/data and of excerpts/ are public ones, see the SOURCES.md beside them. The others are written for these
+tests, in the columns of sets whose licence is not known or does not fit. Alpaca's are another set's in its columns.
 """
 
 import gzip
