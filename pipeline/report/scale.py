@@ -1,5 +1,7 @@
 """In which scale lm-eval reports a metric. Its name and its task decide, never a value: 0.9 may be 90% or 0.9%."""
 
+from functools import lru_cache
+
 UNBOUNDED = (
     "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "bleu", "smoothed_bleu", "chrf", "ter", "wer",
     "rouge", "mcc", "pearsonr", "brier_score", "mse", "mae", "likelihood", "difference", "eqbench", "percent_parseable",
@@ -14,6 +16,7 @@ IN_PERCENT = {
 """How tasks of lm-eval begin -> their metrics from 0 to 100. All other shares are fractions."""
 
 
+@lru_cache(maxsize=1000)
 def full_score(task: str, metric: str) -> int | None:
     """What the metric (with or without its filter, `exact_match,strict-match`) is when all is right: 1, or 100 where
     the task reports percent. None: it is no share of anything."""
