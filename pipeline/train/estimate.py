@@ -128,6 +128,6 @@ def memory(size: Size, zero: ZeroConfig, processes: int, tokens: int, recomputes
         **{part: held.get((part, "none"), 0) for part in ("parameters", "gradients", "optimizer")},
         working=0 if stage == 0 else bucket * (2 if stage == 3 else 1) + (live if stage == 3 else 0),
         activations=kept,
-        host=sum(size for (_, place), size in held.items() if place == "cpu"),
-        nvme=sum(size for (_, place), size in held.items() if place == "nvme"),
+        host=sum(count for (_, place), count in held.items() if place == "cpu"),
+        nvme=sum(count for (_, place), count in held.items() if place == "nvme"),
     )

@@ -24,7 +24,7 @@ from pipeline.train.engine import forget_accelerator
 from pipeline.train.estimate import ADAM, FLOAT, Size, measure
 from pipeline.train.progress import say
 from pipeline.train.ranks import Ranks
-from pipeline.train.zero import prepare_environment
+from pipeline.train.zero import deepspeed_json, prepare_environment
 
 KEY = "training.zero.nvme_path"
 STATES = 4
@@ -73,7 +73,8 @@ def _prepared(config: RunConfig, own: Path, ranks: Ranks) -> dict[str, Any]:
     hosts = ranks.gather(socket.gethostname())
     ranks.together(lambda: _check_space(path, space(size, zero, ranks.count), hosts))
     keys = nvme_json(size, zero, own, ranks.count)
-    ranks.together(lambda: _check_locking(locked(size, keys, ranks.count)))
+    values = ranks.together(lambda: deepspeed_json(config.training, keys))  # with what the user has set
+    ranks.together(lambda: _check_locking(locked(size, values, ranks.count)))
     ranks.together(lambda: _load_module(ranks.is_main))
     return keys
 
@@ -130,13 +131,16 @@ def nvme_json(size: Size, zero: ZeroConfig, own: Path, processes: int) -> dict[s
     return {"aio": AIO, "zero_optimization": sharding}
 
 
-def locked(size: Size, keys: dict[str, Any], processes: int) -> int:
-    """Bytes of memory that DeepSpeed locks for its buffers on one rank."""
-    sharding = keys["zero_optimization"]
-    group = sharding["sub_group_size"] + -(-size.largest_tensor // processes)  # the last tensor may reach over
-    states = group * STATES if "offload_optimizer" in sharding else 0
-    weights = sharding.get("offload_param", {})
-    return FLOAT * (states + (group + weights["buffer_size"] * weights["buffer_count"] if weights else 0))
+def locked(size: Size, values: dict[str, Any], processes: int) -> int:
+    """Bytes of memory that DeepSpeed locks for its buffers on one rank, by its JSON."""
+    sharding = values["zero_optimization"]
+    states, weights = (sharding.get(name, {}) for name in ("offload_optimizer", "offload_param"))
+    # The last tensor of a group may reach over its size.
+    group = min(int(sharding["sub_group_size"]), size.trained // processes) + -(-size.largest_tensor // processes)
+    count = group * int(states["buffer_count"]) if "nvme_path" in states else 0
+    if "nvme_path" in weights:
+        count += group + int(weights["buffer_size"]) * int(weights["buffer_count"])
+    return FLOAT * count
 
 
 def _check_locking(size: int) -> None:

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch.optim import AdamW
 from train_runs import rank_config
 
-from pipeline.errors import UserError
+from pipeline.errors import StageError, UserError
 from pipeline.run_folder import RunFolder
 from pipeline.train import nvme
 from pipeline.train.estimate import measure
 from pipeline.train.nvme import nvme_files, nvme_json, space
-from pipeline.train.partitions import _aligned
+from pipeline.train.partitions import ShardedState, _aligned
 from pipeline.train.ranks import Ranks
 
 
@@ -95,3 +97,21 @@ def test_gradients_are_read_to_aligned_addresses() -> None:
     for piece, start in zip(pieces, starts, strict=True):
         again[start : start + len(piece)] = piece
     assert torch.equal(again, whole)
+
+
+def test_a_checkpoint_of_other_parts_is_refused(tmp_path: Path) -> None:
+    """As sub_group_size makes them, which offloading to NVMe changes."""
+    save_file({"weight/0": torch.zeros(4)}, tmp_path / "shard-00000.safetensors")
+    zero = SimpleNamespace(fp32_partitioned_groups_flat=[torch.zeros(3)])
+    state = ShardedState({}, AdamW([torch.zeros(1)]), None, zero=zero)  # type: ignore[arg-type]
+    with pytest.raises(StageError, match=r"shard-00000.safetensors: holds parts of another size: go on with the keys"):
+        state._read_tensors(tmp_path)
+
+
+def test_buffers_that_the_user_makes_smaller_lock_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(nvme, "_check_locking", found.append)
+    monkeypatch.setattr(nvme, "_load_module", lambda _: None)
+    for size in (100_000, 1_000):
+        prepare(tmp_path / "runs", deepspeed={"zero_optimization": {"sub_group_size": size}})
+    assert found[0] - found[1] == 4 * (4 + 1) * 99_000
