@@ -29,13 +29,27 @@ class Source:
 
 
 def source_of_grids(grids: Sequence[Grid]) -> Source:
-    """One table of all grids; their rows stand in blocks, by model when there are several grids."""
+    """One table of all grids; their rows stand in blocks, by model when there are several grids.
+
+    Raises:
+        UserError: two grids have different published numbers in one place.
+    """
     cells = tuple(_cell(one, grid) for grid in grids for one in grid.shown)
     title = grids[0].name if len(grids) == 1 else "grids"
-    reference = {label: texts for grid in grids for label, texts in grid.reference.items()}
     baselines = {grid.baseline for grid in grids}
     baseline = baselines.pop() if len(baselines) == 1 else None
-    return Source(cells, title, grids[0].runs, baseline, reference, _block(grids, cells))
+    return Source(cells, title, grids[0].runs, baseline, _reference(grids), _block(grids, cells))
+
+
+def _reference(grids: Sequence[Grid]) -> dict[str, dict[str, str]]:
+    """The published numbers of all grids; rows of one label are one row."""
+    found: dict[str, dict[str, str]] = {}
+    for grid in grids:
+        for label, texts in grid.reference.items():
+            for column, text in texts.items():
+                if (other := found.setdefault(label, {}).setdefault(column, text)) != text:
+                    raise UserError(f"reference.{label}.{column}: {other} in one grid, {text} in another")
+    return found
 
 
 def _block(grids: Sequence[Grid], cells: Sequence[Cell]) -> str:

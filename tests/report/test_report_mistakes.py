@@ -13,7 +13,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from launch.grid import load_grid
+from launch.grid import Grid, load_grid
+from launch.tables import source_of_grids
 from pipeline.cli import main
 from pipeline.config import parse_config
 from pipeline.errors import UserError
@@ -101,6 +102,19 @@ def test_no_name_leads_out_of_the_folder_of_reports(tmp_path: Path, name: str) -
         load_grid(path)
     with pytest.raises(UserError, match="name = "):
         parse_config({"name": name, "model": {"name": "m"}, "tuning": {"kind": "none"}}, "run.yaml")
+
+
+def test_published_numbers_of_two_grids_stand_in_one_row_or_are_refused(tmp_path: Path) -> None:
+    def grid(name: str, **texts: str) -> Grid:
+        config = {"model": "m", "tuning": "none", "evaluation": {"tasks": ["piqa_full", "arc_full"]}}
+        values = {"name": name, "config": config, "rows": {"A": {}}, "reference": {"Paper": texts}}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(values))
+        return load_grid(tmp_path / f"{name}.yaml")
+
+    first, second, third = grid("a", piqa_full="1"), grid("b", arc_full="2"), grid("c", piqa_full="3")
+    assert source_of_grids([first, second]).reference == {"Paper": {"piqa_full": "1", "arc_full": "2"}}
+    with pytest.raises(UserError, match=r"reference\.Paper\.piqa_full: 1 in one grid, 3 in another"):
+        source_of_grids([first, second, third])
 
 
 def test_a_watch_that_is_interrupted_ends_at_once(
