@@ -65,11 +65,11 @@ class DataJobs:
         self.resources = profile.resources("prepare")
 
     def plan(self) -> DataPlan:
-        """Look at the cache and the queue."""
+        """Look at the queue, then at the cache: a task that ends in between has left its share."""
+        waiting = [queued for queued in slurm.queue() if queued.state != "COMPLETING"]
         if load(self.path) is not None:
             return DataPlan(True, [], [], None)
         wanted = [share.number for share in Shares(self.path).missing(self.count)]
-        waiting = [queued for queued in slurm.queue() if queued.state != "COMPLETING"]
         tasks = [one for one in waiting if one.name == self.name and one.task.slot in wanted]
         taken = {one.task.slot for one in tasks}
         join = next((one for one in waiting if one.name == self._join_name), None)
@@ -113,9 +113,9 @@ class DataJobs:
 
     def _commands(self, folder: Path) -> Iterator[tuple[int, str]]:
         processes = f"--num-proc={self.resources.cpus_per_task * self.resources.tasks}"
-        join = shlex.join(self.profile.command("prepare", str(folder / "config.yaml"), processes))
-        yield SHARES, f'{join} --share="$SLURM_ARRAY_TASK_ID/{self.count}"'
-        yield JOIN, join
+        whole = shlex.join(self.profile.command("prepare", str(folder / "config.yaml"), processes))
+        yield SHARES, f'{whole} --share="$SLURM_ARRAY_TASK_ID/{self.count}"'
+        yield JOIN, whole
 
     def submit(self) -> None:
         """Submit the shares that are missing, and a job that joins them with those that are on their way.

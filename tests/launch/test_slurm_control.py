@@ -34,6 +34,7 @@ def test_cancelled_and_failed_cells_are_named_and_retried(slurm_folder: Path) ->
 
     ask("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=test")  # jobs stay in the queue
     try:
+        assert "#SBATCH --array=0-1" in grid("plan", "--scripts") and not (slurm_folder / "runs").exists()
         at_once = [start("grid", "submit", "grid.yaml", "--executor", "slurm", folder=slurm_folder) for _ in range(2)]
         assert [process.wait(timeout=240) for process in at_once] == [0, 0]
         assert len(ask("squeue", "-h", "-r").splitlines()) == 3, "two evaluations and the table, once"
@@ -55,8 +56,8 @@ def test_cancelled_and_failed_cells_are_named_and_retried(slurm_folder: Path) ->
 
     (slurm_folder / "late.jsonl").write_text((DATA / "commonsense_qa_validation.jsonl").read_text())
     assert "2 jobs in 1 arrays" in grid("retry")
+    assert "2 cells: 2 done" in grid("status", "--watch", "1")
     wait_for_an_empty_queue()
-    assert "2 cells: 2 done" in grid("status")
     assert "0 jobs" in grid("retry")
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from test_stage_train import config_of
 from train_runs import make_loop, run_config, run_loop, same, samples, weights
 
-from pipeline.config import to_yaml
+from pipeline.config import RunConfig, to_yaml
 from pipeline.errors import StageError
 from pipeline.run_folder import RunFolder
 from pipeline.train import train
@@ -100,34 +100,46 @@ def test_what_does_not_belong_there_stops_nothing(trained: TrainingLoop, tmp_pat
     assert sorted(path.name for path in folder.iterdir()) == ["step-000008", "step-000009", "step-000009.bak"]
 
 
-MOUNTED = """mount -t tmpfs -o size=9m none "$1" || exit 99
-"$2" -m pipeline.cli train "$3"; status=$?
-cp -r "$1/." "$4"; exit $status"""
+MOUNTED = """mount -t tmpfs -o "$1" none "$2" || exit 99
+"$3" -m pipeline.cli train "$4"; status=$?
+cp -r "$2/." "$5"; exit $status"""
+
+
+def train_on(tmp_path: Path, disk: str, config: RunConfig) -> subprocess.CompletedProcess:
+    """The command with the folder `runs` on a disk of its own, with these mount options; what is there is copied to
+    `kept` in the end."""
+    if os.geteuid() or not shutil.which("unshare"):
+        pytest.skip("needs root and unshare, to mount a disk")
+    for name in ("runs", "kept"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    places = [tmp_path / "runs", sys.executable, tmp_path / "config.yaml", tmp_path / "kept"]
+    command = ["unshare", "-m", "bash", "-c", MOUNTED, "-", disk, *map(str, places)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if ended.returncode == 99:
+        pytest.skip(f"cannot mount: {ended.stderr}")
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
+    return ended
 
 
 @pytest.mark.slow
 def test_full_disk_in_a_save_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     """9 MiB hold one checkpoint of 5 MiB. With more space, the run goes on and ends as one that had it."""
-    if os.geteuid() or not shutil.which("unshare"):
-        pytest.skip("needs root and unshare, to mount a small disk")
     options = {"checkpoint_every": 1, "max_steps": 3, "trackers": []}
-    config, straight = (config_of(tmp_path / name, "full", **options) for name in ("small", "straight"))
-    (tmp_path / "small").mkdir()
-    (tmp_path / "config.yaml").write_text(to_yaml(config))
-    places = [str(tmp_path / "small"), sys.executable, str(tmp_path / "config.yaml"), str(tmp_path / "kept")]
-    (tmp_path / "kept").mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        ["unshare", "-m", "bash", "-c", MOUNTED, "-", *places], capture_output=True, text=True, env=environment
-    )
-    if ended.returncode == 99:
-        pytest.skip(f"cannot mount: {ended.stderr}")
-    assert ended.returncode == 1 and "step-000002: cannot be written" in ended.stderr, ended.stderr
-    assert "No space left on device" in ended.stderr and "Traceback" not in ended.stderr
+    config, straight = (config_of(tmp_path / name, "full", **options) for name in ("runs", "straight"))
+    ended = train_on(tmp_path, "size=9m", config)
+    assert "step-000002: cannot be written" in ended.stderr and "No space left on device" in ended.stderr
     kept = next((tmp_path / "kept").iterdir())
     assert [path.name for path in (kept / "train" / "checkpoints").iterdir()] == ["step-000001"]
-    shutil.copytree(kept, tmp_path / "small" / kept.name)
+    shutil.copytree(kept, tmp_path / "runs" / kept.name)
     for each in (config, straight):
         train(each, RunFolder.of(each))
     models = [load_file(RunFolder.of(each).model / "model.safetensors") for each in (config, straight)]
     assert same(*models)
+
+
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "runs")
+    assert f"{RunFolder.of(config).root}: Read-only file system" in train_on(tmp_path, "ro", config).stderr
