@@ -1,6 +1,12 @@
 """`dualtune grid` where there is no Slurm; GPUs dealt out to runs side by side."""
 
+import fcntl
 import json
+import os
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -9,6 +15,7 @@ from launch_inputs import dualtune, tiny_grid, write_grid
 from launch.command import run_grid
 from launch.devices import deal, visible_gpus
 from launch.grid import load_grid
+from launch.output import shown_and_kept
 from pipeline.errors import StageError
 
 
@@ -45,6 +52,34 @@ def test_runs_that_cannot_be_written_are_told_though_the_table_cannot_either(
     assert [words.split(": ")[1] for words in failed] == ["Base", "LoRA, seed 42"]
 
 
+PROGRAM = """
+import os, sys
+print("bar 1/2", end="\\r"), print("\\x1b[2K\\rbar 2/2"), print("no end", end="")
+print("error", sys.stderr.isatty(), os.isatty(1), *os.get_terminal_size(2), file=sys.stderr)
+"""
+
+
+def kept(log: Path) -> list[str]:
+    """The log of PROGRAM."""
+    with shown_and_kept(log) as (output, errors):
+        subprocess.run([sys.executable, "-c", PROGRAM], stdout=output, stderr=errors, check=False)
+    return log.read_text().splitlines()
+
+
+def test_a_terminal_shows_the_bars_and_the_log_keeps_the_last_of_each(tmp_path: Path) -> None:
+    before, (screen, terminal) = os.dup(2), os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 33, 77, 0, 0))
+    os.dup2(terminal, 2)
+    try:
+        (tmp_path / "log.txt").write_text("an earlier start\n")
+        lines = kept(tmp_path / "log.txt")
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+    assert sorted(lines) == ["an earlier start", "bar 2/2", "error True False 77 33", "no end"]
+    assert os.read(screen, 1000) == b"error True False 77 33\r\n"
+
+
 @pytest.mark.slow
 def test_the_commands_work_without_slurm(tmp_path: Path) -> None:
     rows = {
@@ -65,9 +100,11 @@ def test_the_commands_work_without_slurm(tmp_path: Path) -> None:
     grid("submit", "--jobs", "2", status=1)
     states = grid("status", status=1)
     assert "1 failed, 1 done" in states and "late.jsonl" in states
+    assert "csqa_full" in grid("logs", "Base")
+    (run,) = (path.parent for path in tmp_path.glob("runs/*/failed.json"))
+    (run / "log.txt").unlink()
     again = grid("retry", status=1)
     assert "[1/1] Broken" in again and "Base:" not in again
-    assert "csqa_full" in grid("logs", "Base")
+    assert "error: " in again and "late.jsonl" in grid("logs", "Broken")  # one job at a time: shown and kept
     assert "no such cell" in grid("logs", "Bas", status=2)
-    (run,) = (path.parent for path in tmp_path.glob("runs/*/failed.json"))
     assert json.loads((run / "failed.json").read_text())["stage"] == "evaluate"
