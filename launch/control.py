@@ -24,7 +24,7 @@ from launch.tables import terminal
 from pipeline.errors import StageError, UserError, did_you_mean
 from pipeline.options import tell
 
-AGAIN = ("failed", "cancelled", "ended")
+AGAIN = ("failed", "cancelled", "ended", "stopped")
 """States that `retry` submits again."""
 
 

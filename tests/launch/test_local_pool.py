@@ -3,14 +3,16 @@
 import fcntl
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
 import termios
 from pathlib import Path
+from typing import Any
 
 import pytest
-from launch_inputs import dualtune, tiny_grid, write_grid
+from launch_inputs import dualtune, start, tiny_grid, wait_for, write_grid
 
 from launch.command import run_grid
 from launch.devices import deal, visible_gpus
@@ -108,3 +110,31 @@ def test_the_commands_work_without_slurm(tmp_path: Path) -> None:
     assert "error: " in again and "late.jsonl" in grid("logs", "Broken")  # one job at a time: shown and kept
     assert "no such cell" in grid("logs", "Bas", status=2)
     assert json.loads((run / "failed.json").read_text())["stage"] == "evaluate"
+
+
+@pytest.mark.slow
+def test_stopped_with_ctrl_c_a_cell_says_so_and_is_tried_again_from_its_checkpoint(tmp_path: Path) -> None:
+    rows: dict[str, dict[str, Any]] = {"LoRA": {"evaluation": {"tasks": []}}}
+    write_grid(tmp_path, tiny_grid(rows, training={"epochs": 200, "checkpoint_every": 2}))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it may be ignored
+    launcher = start("grid", "submit", "grid.yaml", "--executor", "local", folder=tmp_path)
+    again: subprocess.Popen[str] | None = None
+    try:
+        checkpoints = wait_for(tmp_path, "runs/*/train/checkpoints/step-*").parent
+        launcher.send_signal(signal.SIGINT)
+        _, errors = launcher.communicate(timeout=120)
+        assert launcher.returncode == 130, errors
+        step = max(int(path.name.removeprefix("step-")) for path in checkpoints.glob("step-*"))
+        status = dualtune("grid", "status", "grid.yaml", "--executor", "local", folder=tmp_path)
+        assert status.returncode == 1 and "1 stopped" in status.stderr
+        assert f"{step}/600" in status.stdout and f"with a checkpoint at step {step}" in status.stdout
+        again = start("grid", "retry", "grid.yaml", "--executor", "local", folder=tmp_path)
+        assert again.stderr and f"resumed after step {step} " in next(
+            line for line in again.stderr if "resumed" in line
+        )
+        again.send_signal(signal.SIGINT)
+        again.communicate(timeout=120)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for process in filter(None, (launcher, again)):
+            process.kill()
