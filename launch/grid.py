@@ -138,8 +138,8 @@ class Builder:
 def _check_names(grid: Grid, path: Path) -> None:
     rows = dict.fromkeys(one.row if isinstance(one, GridCell) else one.cell.row for one in grid.shown)
     if grid.baseline is not None and grid.baseline not in rows:
-        close = did_you_mean(grid.baseline, rows)
-        raise UserError(f"{path}: baseline {grid.baseline!r} is not one of the rows{close}: {', '.join(rows)}")
+        close, known = did_you_mean(grid.baseline, rows), ", ".join(map(repr, rows))
+        raise UserError(f"{path}: baseline {grid.baseline!r} is not one of the rows{close}: {known}")
 
 
 def _check_columns(grid: Grid, path: Path) -> None:

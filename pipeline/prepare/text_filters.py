@@ -65,7 +65,7 @@ def scripts(config: LanguageConfig) -> Check:
 
 def _membership(names: tuple[str, ...]) -> Callable[[str], bool | None]:
     """Whether a character is a letter of one of these scripts; None where it is no letter, or of all scripts."""
-    own = compiled("[" + "".join(rf"\p{{{name}}}" for name in names) + "]", "data.filters.language.scripts")
+    own = re2.compile("[" + "".join(_class_of(name) for name in names) + "]")
     neutral = compiled(r"[\p{Common}\p{Inherited}]", "")
 
     @cache
@@ -75,6 +75,15 @@ def _membership(names: tuple[str, ...]) -> Callable[[str], bool | None]:
         return own.search(letter) is not None
 
     return belongs
+
+
+def _class_of(name: str) -> str:
+    try:
+        compiled(rf"\p{{{name}}}", "")
+    except UserError:
+        known = "Latin, Cyrillic, Greek, Arabic, Hebrew, Han, Hiragana, Hangul, Devanagari"
+        raise UserError(f"data.filters.language.scripts = {name!r}: not a script of Unicode, such as {known}") from None
+    return rf"\p{{{name}}}"
 
 
 def matching(config: PatternConfig) -> Check:
