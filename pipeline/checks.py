@@ -17,10 +17,10 @@ def check_run(config: RunConfig, missing: Collection[str]) -> None:
     """
     if missing:
         refuse_missing_folder(config.model)
-    if "prepare" in missing or "train" in missing:
-        _check_sources(config)
     if "train" in missing:
         check_trackers(config.training.trackers)
+    if "prepare" in missing or "train" in missing:
+        _check_sources(config)
     if "evaluate" in missing:
         check_evaluation(config)
 
