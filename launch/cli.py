@@ -88,7 +88,7 @@ def retry(
     jobs: Jobs = 1,
     processes: Processes = 1,
 ) -> None:
-    """Submit the failed, cancelled and lost cells again, and no others; each goes on from its checkpoint."""
+    """Submit the failed, cancelled, stopped and lost cells again, and no others; each goes on from its checkpoint."""
     from launch.control import Control
 
     raise typer.Exit(Control(file, overrides or (), cluster, executor).submit(jobs, processes, only_failed=True))

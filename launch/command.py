@@ -18,12 +18,14 @@ def run_grid(
     tell: Tell,
     processes: int = 1,
     chosen: Collection[GridCell] | None = None,
+    apart: bool = False,
 ) -> int:
     """Print the plan and execute it: one run in this process, several in processes of their own; then choose values
     where the grid asks for it, execute what waited for that, and print the table.
 
     Args:
         chosen: run these cells only; the table has all.
+        apart: one run in a process of its own as well, which keeps its log.
 
     Returns:
         Exit status: 0, or 1 when a run of a grid failed.
@@ -37,7 +39,7 @@ def run_grid(
         tell(summary(plans, grid.waiting))
     if dry_run:
         return 0
-    reasons = _execute(plans, len(grid.shown) > 1, jobs, tell, processes)
+    reasons = _execute(plans, apart or len(grid.shown) > 1, jobs, tell, processes)
     problems: list[str] = []
     if grid.waiting:
         before = grid

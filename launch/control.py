@@ -24,7 +24,7 @@ from launch.tables import terminal
 from pipeline.errors import StageError, UserError, did_you_mean
 from pipeline.options import tell
 
-AGAIN = ("failed", "cancelled", "ended")
+AGAIN = ("failed", "cancelled", "ended", "stopped")
 """States that `retry` submits again."""
 
 
@@ -74,7 +74,7 @@ class Control:
         if not self.has_slurm:
             chosen = [state.cell for state in self._failed()] if only_failed else None
             return run_grid(self.grid, jobs, dry_run=False, with_report=True, tell=tell, processes=processes,
-                            chosen=chosen)  # fmt: skip
+                            chosen=chosen, apart=True)  # fmt: skip
         self._resolve()
         plans = plan_cells(self.grid)
         if only_failed:
@@ -157,7 +157,7 @@ class Control:
     def log(self, name: str, lines: int) -> str:
         """The last lines of a cell's output."""
         state = self._look().state(self._cell(name))
-        file = state.log or state.cell.folder.root / "log.txt"
+        file = state.log or state.cell.folder.log
         if not file.is_file():
             raise UserError(f"{name}: has no output yet ({state.word})")
         text = file.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -14,6 +14,7 @@ from types import FrameType
 
 from launch.cells import GridCell
 from launch.devices import deal, visible_gpus
+from launch.output import shown_and_kept
 from launch.plan import CellPlan, plan_cell
 from pipeline.errors import UserError
 from pipeline.stages import Tell, describe, failure, record_failure
@@ -28,8 +29,7 @@ class LocalExecutor:
     """Runs cells in processes of this machine, `jobs` at a time, each with its own part of the GPUs. One that fails
     does not stop the others.
 
-    With one job at a time the terminal is shared, so that progress bars show; with more, each cell writes to
-    log.txt in its run folder.
+    Each cell writes to log.txt in its run folder; with one job at a time the terminal shows it too, with progress bars.
 
     Args:
         processes: of each cell's training.
@@ -84,14 +84,15 @@ class LocalExecutor:
         return reason
 
     @contextmanager
-    def _output(self, cell: GridCell) -> Iterator[int | None]:
+    def _output(self, cell: GridCell) -> Iterator[tuple[int, int]]:
         if self.jobs == 1:
-            yield None
+            with shown_and_kept(cell.folder.log) as channels:
+                yield channels
             return
-        with (cell.folder.root / "log.txt").open("ab") as log:
-            yield log.fileno()
+        with cell.folder.log.open("ab") as log:
+            yield log.fileno(), log.fileno()
 
-    def _wait(self, config: Path, output: int | None, gpus: str | None) -> int:
+    def _wait(self, config: Path, output: tuple[int, int], gpus: str | None) -> int:
         command = [
             sys.executable,
             "-m",
@@ -106,7 +107,7 @@ class LocalExecutor:
                 return -signal.SIGTERM
             # A process group of its own: Ctrl-C reaches this process only, which hands on exactly one signal.
             environment = self._environment(gpus)
-            child = subprocess.Popen(command, stdout=output, stderr=output, env=environment, process_group=0)
+            child = subprocess.Popen(command, stdout=output[0], stderr=output[1], env=environment, process_group=0)
             self._running.add(child)
         try:
             return child.wait()

@@ -12,7 +12,9 @@ from launch.plan import plain
 from launch.profile import Resources
 from launch.states import CellState
 
-COLOURS = {"done": "green", "running": "cyan", "waiting": "blue", "failed": "red", "cancelled": "magenta"}
+COLOURS = {
+    "done": "green", "running": "cyan", "waiting": "blue", "failed": "red", "cancelled": "magenta", "stopped": "magenta"
+}  # fmt: skip
 CELLS = 200
 """Cells shown one by one; of larger grids those that are not done or waiting."""
 

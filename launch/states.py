@@ -19,7 +19,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.stages import describe, failure, stages_of
 from pipeline.train.completion import read_result
 
-Word = Literal["done", "running", "waiting", "failed", "cancelled", "ended", "not submitted"]
+Word = Literal["done", "running", "waiting", "failed", "cancelled", "ended", "stopped", "not submitted"]
 JOBS: tuple[Job, ...] = ("evaluate", "train")
 
 
@@ -130,7 +130,7 @@ class Look:
                 return CellState(cell, "ended", f"{job}: {end}, its log tells more", log=log)
         if found:
             return CellState(cell, "ended", "its jobs are gone and left no valid result, its log tells more", log=log)
-        return CellState(cell, "not submitted")
+        return _stopped_here(cell)
 
     def _log(self, name: str) -> Path | None:
         """The log of the last job that has written any."""
@@ -163,6 +163,16 @@ def is_done(cell: GridCell) -> bool:
 def _is_scored(folder: RunFolder, task: str) -> bool:
     result = read_json(folder.evaluation(task))
     return isinstance(result, dict) and bool(result.get("metrics")) and folder.samples(task).is_file()
+
+
+def _stopped_here(cell: GridCell) -> CellState:
+    """Nothing works on it, it is not done, no reason is recorded, and Slurm never had it."""
+    names = (path.name.removeprefix("step-") for path in cell.folder.checkpoints.glob("step-*"))
+    steps = [int(name) for name in names if name.isdecimal()]
+    if not steps and not cell.folder.log.exists():
+        return CellState(cell, "not submitted")
+    words = f"on this machine, with a checkpoint at step {max(steps)}" if steps else "on this machine"
+    return CellState(cell, "stopped", words, progress(cell.config, cell.folder))
 
 
 def is_held(folder: RunFolder) -> bool:

@@ -14,6 +14,7 @@ RUNS/NAME-SIGNATURE/
   model/                 the trained model (Hugging Face or PEFT form)
   inference.json         how long reading a prompt and answering took, where it was measured
   failed.json            why the last attempt failed; absent when it did not
+  log.txt                output of the run in a grid on this machine
   evaluate/TASK.json     scores and what they were measured with; complete when it validates
   evaluate/TASK.jsonl    one line per document
   evaluate/TASK.answers/ the model's answers so far, while the task is being scored
@@ -48,6 +49,10 @@ class RunFolder:
     @property
     def failure(self) -> Path:
         return self.root / "failed.json"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log.txt"
 
     @property
     def lock(self) -> Path:

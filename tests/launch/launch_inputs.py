@@ -83,6 +83,17 @@ def dualtune(*arguments: str, folder: Path, timeout: float = 240) -> subprocess.
     return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
 
+def wait_for(path: Path, pattern: str, seconds: float = 120) -> Path:
+    """The first match of a pattern, once there is one."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = sorted(path.glob(pattern))
+        if found:
+            return found[0]
+        time.sleep(0.05)
+    raise AssertionError(f"{path}/{pattern} did not appear")
+
+
 def ask(*words: str) -> str:
     """What a command of Slurm prints."""
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launch_inputs import dualtune, start, tiny_grid, write_grid
+from launch_inputs import dualtune, start, tiny_grid, wait_for, write_grid
 
 from pipeline.run_folder import RunFolder
 from pipeline.stages import exclusive
@@ -58,17 +58,6 @@ def test_a_failing_run_stops_no_other_and_the_next_call_does_only_what_is_missin
     late.write_text(json.dumps(row) + "\n", encoding="utf-8")
     changed = dualtune("run", "grid.yaml", "--dry-run", folder=tmp_path)
     assert f"to do: {late} changed since the training" in changed.stdout
-
-
-def wait_for(path: Path, pattern: str, seconds: float = 120) -> Path:
-    """The first match of a pattern, once there is one."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = sorted(path.glob(pattern))
-        if found:
-            return found[0]
-        time.sleep(0.05)
-    raise AssertionError(f"{path}/{pattern} did not appear")
 
 
 def test_killed_in_the_middle_the_next_call_ends_with_the_same_table(tmp_path: Path) -> None:
