@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 from launch.cells import Grid, GridCell
 from launch.choice import resolve
 from launch.local import LocalExecutor
-from launch.plan import CellPlan, plan, plan_cell, summary, table
+from launch.plan import CellPlan, check, plan, plan_cell, summary, table
 from launch.tables import source_of_grids, terminal, write_report
-from pipeline.stages import Tell, run_missing
+from pipeline.stages import Tell, refresh, run_missing
 
 
 def run_grid(
@@ -31,9 +31,11 @@ def run_grid(
         Exit status: 0, or 1 when a run of a grid failed.
 
     Raises:
-        UserError: what a single run raises; a grid records the reasons of its runs and goes on.
+        UserError: what `check` refuses, and what a single run raises; a grid records the reasons of its runs and goes
+            on.
     """
     plans = [planned for planned in plan(grid) if chosen is None or planned.cell in chosen]
+    check(plans, grid.waiting)
     if len(plans) > 1 or dry_run:
         terminal(width=1000).print(table(plans, grid.waiting))
         tell(summary(plans, grid.waiting))
@@ -65,4 +67,7 @@ def _execute(
         cell = plans[0].cell
         run_missing(cell.config, cell.folder, tell, processes=processes)
         return []
+    for planned in plans:
+        if planned.complete:
+            refresh(planned.cell.config, planned.cell.folder, tell)
     return LocalExecutor(jobs, tell, processes).execute(plans)

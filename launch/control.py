@@ -13,7 +13,7 @@ from launch.command import run_grid
 from launch.flights import Flight
 from launch.grid import load_grid
 from launch.jobs import JobPlan, Task
-from launch.plan import CellPlan, summary, table
+from launch.plan import CellPlan, check, check_evaluations, summary, table
 from launch.plan import plan as plan_cells
 from launch.profile import load_profile
 from launch.show import plan_table, plan_words, state_table, state_words
@@ -41,6 +41,7 @@ class Control:
     def plan(self, with_scripts: bool) -> None:
         """Print it."""
         plans = plan_cells(self.grid)
+        (check_evaluations if self.has_slurm else check)(plans)
         self._show_cells(plans)
         if not self.has_slurm:
             tell("no Slurm here: `submit` runs them in processes of this machine, one after another (--jobs)")
@@ -77,6 +78,7 @@ class Control:
                             chosen=chosen, apart=True)  # fmt: skip
         self._resolve()
         plans = plan_cells(self.grid)
+        check_evaluations(plans)
         if only_failed:
             again = {state.cell.folder.root for state in self._failed()}
             plans = [_again(planned, planned.cell.folder.root in again) for planned in plans]

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.cells import Grid, GridCell, Waiting
+from pipeline.checks import check_evaluation, check_run
 from pipeline.report.text import printable
 from pipeline.stages import STAGES, Stage, State, describe, stages_of, states
 
@@ -40,6 +41,27 @@ def plan_cell(cell: GridCell) -> CellPlan:
     except OSError as error:  # a colleague's folder, or a folder where a file should be
         state = State(False, f"to do, cannot be read: {describe(error)}")
         return CellPlan(cell, dict.fromkeys(stages_of(cell.config), state))
+
+
+def check(plans: Sequence[CellPlan], waiting: Sequence[Waiting] = ()) -> None:
+    """Refuse what can't run before anything is started or written.
+
+    Raises:
+        UserError: as `check_run`, of the first run of which something is missing.
+    """
+    for planned in [*plans, *(plan_cell(one.cell) for one in waiting)]:
+        check_run(planned.cell.config, planned.missing)
+
+
+def check_evaluations(plans: Sequence[CellPlan]) -> None:
+    """The same of evaluations alone: models and data may lie where only the jobs of a cluster see them.
+
+    Raises:
+        UserError: as `check_evaluation`.
+    """
+    for planned in plans:
+        if "evaluate" in planned.missing:
+            check_evaluation(planned.cell.config)
 
 
 def table(plans: Sequence[CellPlan], waiting: Sequence[Waiting] = ()) -> Table:

@@ -5,15 +5,16 @@ import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.config import RunConfig
-from pipeline.errors import UserError, one_line
+from pipeline.checks import check_run
+from pipeline.config import RunConfig, to_yaml
+from pipeline.errors import StageError, UserError, one_line
 from pipeline.files import read_json, write_json
 from pipeline.run_folder import RunFolder
 from pipeline.share import Share
@@ -92,6 +93,26 @@ def _progress(folder: RunFolder) -> str:
     return "to do, goes on from a checkpoint" if any(folder.checkpoints.glob("step-*")) else "to do"
 
 
+def check_stages(config: RunConfig, folder: RunFolder, stages: tuple[Stage, ...] | None = None) -> None:
+    """Refuse what can be seen to be wrong of the incomplete ones of `stages` (default: all this run needs), and of the
+    evaluation always: its mistake would be recorded in config.yaml, whichever stage runs. Changes nothing.
+
+    Raises:
+        UserError: as `check_run`.
+    """
+    looked_at = [stage for stage in stages_of(config) if stages is None or stage in (*stages, "evaluate")]
+    check_run(config, [stage for stage in looked_at if not state(stage, config, folder).complete])
+
+
+def refresh(config: RunConfig, folder: RunFolder, tell: Tell) -> None:
+    """Bring the records of a complete run up to date: config.yaml says this configuration, and nothing has failed."""
+    with suppress(OSError, StageError):  # a colleague's folder: what is complete can be used all the same
+        if folder.failure.exists() or folder.config.read_bytes() != to_yaml(config).encode():
+            with exclusive(folder, tell):
+                folder.create(config)
+                folder.failure.unlink(missing_ok=True)
+
+
 def run_stage(stage: Stage, config: RunConfig, folder: RunFolder, **options: Any) -> Any:
     """Run one stage, with its own `options`, and return its result.
 
@@ -127,17 +148,14 @@ def run_missing(
         resume: a checkpoint that the training goes on from, in place of the newest.
 
     Raises:
-        UserError: `resume`, but the training is complete.
+        UserError: `resume`, but the training is complete; what `check_stages` refuses, before anything is written.
     """
+    check_stages(config, folder, stages)
     with exclusive(folder, tell):
         _remove_leftovers(folder)
         folder.create(config)
-        if "train" in (stages or stages_of(config)) and not state("train", config, folder).complete:
-            import_module("pipeline.train.config").check_trackers(config.training.trackers)
         for stage in stages or stages_of(config):
             found = state(stage, config, folder)
-            if stage == "train" and not found.complete:
-                _check_tasks(config)
             if found.complete and stage == "train" and resume:
                 raise import_module("pipeline.train.completion").trained_already(folder)
             if found.complete:
@@ -157,6 +175,7 @@ def run_missing(
 
 def run_share(stage: Stage, config: RunConfig, folder: RunFolder, part: Share, tell: Tell, processes: int = 1) -> None:
     """Prepare or evaluate one share beside processes that do the others; the last one writes the results."""
+    check_stages(config, folder, (stage,))
     if not folder.config.exists() or not folder.versions.exists():
         with exclusive(folder, tell):
             folder.create(config)
@@ -179,15 +198,6 @@ def _remove_leftovers(folder: RunFolder) -> None:
                 shutil.rmtree(leftover)
             else:
                 leftover.unlink()
-
-
-def _check_tasks(config: RunConfig) -> None:
-    """Refuse a task that does not exist before the training, not after it. Ours need no look at the harness's."""
-    from pipeline.evaluate.catalogue import TASKS
-
-    named = {*config.evaluation.tasks, *config.evaluation.data, *config.evaluation.shots_by_task}
-    if not named <= set(TASKS):
-        import_module("pipeline.evaluate.suite").check_names(config.evaluation)
 
 
 @contextmanager

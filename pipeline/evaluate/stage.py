@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
+from pipeline.checks import refuse_chat
 from pipeline.config import RunConfig
 from pipeline.errors import UserError
 from pipeline.evaluate.catalogue import TASKS, template_of
@@ -121,11 +122,7 @@ def check_template(config: RunConfig, folder: RunFolder, tasks: Sequence[str]) -
     ours = [task for task in tasks if task in TASKS]
     if config.tuning.kind == "none" or not ours:
         return
-    if config.evaluation.chat_template:
-        raise UserError(
-            f"evaluation.chat_template: {', '.join(ours)} ask in the template in which the model was trained; "
-            "a chat template is for pretrained models and for lm-eval's own tasks"
-        )
+    refuse_chat(config, ours)
     card = read_json(folder.model / "dualtune.json")
     trained = (card if isinstance(card, dict) else {}).get("facts", {}).get("template_hash")
     own = config.own_template

@@ -21,7 +21,7 @@ from pipeline.errors import UserError
 from pipeline.model import attention, sharding
 from pipeline.model.adapters import add_adapters
 from pipeline.model.branches import BranchedLayer, add_branches, own_copy
-from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
+from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig, refuse_missing_folder
 from pipeline.model.dual_branch import DualBranch
 from pipeline.model.head import LossHead
 from pipeline.model.linears import BranchedLinear
@@ -173,21 +173,6 @@ def longest_input(config: PreTrainedConfig) -> int:
     """How many tokens a model reads at most: its positions, or its sliding window."""
     limits = (config.max_position_embeddings, getattr(config, "sliding_window", None))
     return min(limit for limit in limits if limit)
-
-
-def refuse_missing_folder(model: ModelConfig) -> None:
-    """A name that can only be meant as a local folder is not looked for on the hub, which takes long when offline.
-
-    Raises:
-        UserError: it is not there.
-    """
-    path = Path(model.name).expanduser()
-    is_local = path.is_absolute() or model.name.count("/") > 1 or model.name.startswith((".", "~"))
-    beside = path.parent != Path() and path.parent.is_dir()
-    if (is_local or beside) and not path.is_dir():
-        known = sorted(folder.name for folder in path.parent.glob("*/")) if path.parent.is_dir() else []
-        advice = f"{path.parent} has {', '.join(known)}" if known else f"{path.parent} holds no folders"
-        raise UserError(f"model.name = {model.name!r}: no such folder; {advice}")
 
 
 def not_found(model: ModelConfig, error: Exception) -> UserError:

@@ -1,5 +1,6 @@
 """Configuration of the model: base weights, method (branches over the prompt) and tuning."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -11,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from pipeline.errors import did_you_mean
+from pipeline.errors import UserError, did_you_mean
 from pipeline.model.patterns import PATTERNS, Scope
 from pipeline.schema import Schema
 
@@ -166,3 +167,18 @@ class ModelConfig(Schema):
     gradient_checkpointing: bool = False
     kernels: Literal["auto", "sdpa", "flex", "varlen"] = "auto"
     """Of attention in training; the choice is proven on the device at the start, see docs/scale.md."""
+
+
+def refuse_missing_folder(model: ModelConfig) -> None:
+    """A name that can only be meant as a local folder is not looked for on the hub, which takes long when offline.
+
+    Raises:
+        UserError: it is not there.
+    """
+    path = Path(model.name).expanduser()
+    is_local = path.is_absolute() or model.name.count("/") > 1 or model.name.startswith((".", "~"))
+    beside = path.parent != Path() and path.parent.is_dir()
+    if (is_local or beside) and not path.is_dir():
+        known = sorted(folder.name for folder in path.parent.glob("*/")) if path.parent.is_dir() else []
+        advice = f"{path.parent} has {', '.join(known)}" if known else f"{path.parent} holds no folders"
+        raise UserError(f"model.name = {model.name!r}: no such folder; {advice}")

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import lzma
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -19,10 +20,13 @@ import zstandard
 from pipeline.errors import UserError
 from pipeline.prepare.record import Fault
 
+ENDINGS = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".arrow", ".txt")
+"""Of the files that can be read, without those of COMPRESSED."""
 COMPRESSED = (".gz", ".zst")
 DAMAGES = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError, zipfile.BadZipFile,
            NotImplementedError, RuntimeError)  # fmt: skip
 """What reading damaged, encrypted or unknown compressed data raises."""
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 WHOLE_LIMIT = 2**31
 """Bytes that are held in memory at most, where a form of file can't be read row by row."""
 
@@ -127,35 +131,46 @@ class _Zstd(io.RawIOBase):
         return True
 
 
-def find_files(path: str, pattern: str | None, endings: tuple[str, ...]) -> list[DataFile]:
+def find_files(path: str, pattern: str | None) -> list[DataFile]:
     """The files that a path means: itself, those of a glob, of a zip archive, or of a folder (with a pattern).
 
     Returns:
-        Files in the order of their names; none where the path is no file, glob or archive.
+        Files in the order of their names; none where the path is a folder without a pattern, or may be a hub id.
 
     Raises:
-        UserError: no file fits, the archive is broken, or holds further archives.
+        UserError: there is no such file, none fits, the archive is broken, or holds further archives.
     """
     place = Path(path).expanduser()
     if place.is_file() and place.suffix.lower() == ".zip":
-        return _members(place, path, pattern, endings)
+        return _members(place, path, pattern)
     if place.is_file():
         return [DataFile(place, path)]
     if place.is_dir() and pattern:
-        return _globbed(place, path, pattern, endings)
+        return _globbed(place, path, pattern)
     if has_magic(path) and not place.exists():
         first = next(index for index, part in enumerate(place.parts) if has_magic(part))
-        return _globbed(Path(*place.parts[:first]), path, str(Path(*place.parts[first:])), endings)
+        return _globbed(Path(*place.parts[:first]), path, str(Path(*place.parts[first:])))
+    _refuse_missing(place, path)
     return []
 
 
-def _globbed(folder: Path, shown: str, pattern: str, endings: tuple[str, ...]) -> list[DataFile]:
+def _refuse_missing(place: Path, path: str) -> None:
+    """What can only be a file is not looked for on the hub."""
+    if place.is_dir():
+        return
+    if place.suffix.lower() in (*ENDINGS, *COMPRESSED, ".zip") or path.startswith((".", "/", "~")):
+        raise UserError(f"{path}: no such file")
+    if not HUB_ID.fullmatch(path):
+        raise UserError(f"{path}: no such file, and not the form of a hub id (owner/name)")
+
+
+def _globbed(folder: Path, shown: str, pattern: str) -> list[DataFile]:
     names = sorted(glob(pattern, root_dir=folder, recursive=True))
     files = [DataFile(folder / name, f"{folder / name}", name) for name in names if (folder / name).is_file()]
-    return _readable(files, shown, pattern, endings)
+    return _readable(files, shown, pattern)
 
 
-def _members(path: Path, shown: str, pattern: str | None, endings: tuple[str, ...]) -> list[DataFile]:
+def _members(path: Path, shown: str, pattern: str | None) -> list[DataFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = sorted(info.filename for info in archive.infolist() if not info.is_dir())
@@ -168,15 +183,15 @@ def _members(path: Path, shown: str, pattern: str | None, endings: tuple[str, ..
     if nested:
         raise UserError(f"{shown}: holds a further archive, {nested[0]}: unpack it, or name others by `files:`")
     files = [DataFile(path, f"{shown}/{name}", name, name) for name in wanted]
-    return _readable(files, shown, pattern, endings)
+    return _readable(files, shown, pattern)
 
 
-def _readable(files: list[DataFile], shown: str, pattern: str | None, endings: tuple[str, ...]) -> list[DataFile]:
-    found = [file for file in files if file.ending in endings]
+def _readable(files: list[DataFile], shown: str, pattern: str | None) -> list[DataFile]:
+    found = [file for file in files if file.ending in ENDINGS]
     if not found:
         seen = f", only {', '.join(file.name for file in files[:5])}" if files else ""
         of = f" of {pattern!r}" if pattern else ""
-        raise UserError(f"{shown}: holds no file{of} that can be read ({', '.join(endings)}){seen}")
+        raise UserError(f"{shown}: holds no file{of} that can be read ({', '.join(ENDINGS)}){seen}")
     return found
 
 

@@ -31,8 +31,7 @@ READERS: dict[str, Reader] = {
     ".arrow": lambda file, _: read_arrow(file),
     ".txt": lambda file, config: read_text_lines(file, config.lines),
 }
-"""How a file's name ends, without .gz or .zst -> its reader. A new form of file is one more line."""
-ENDINGS = tuple(READERS)
+"""How a file's name ends (`containers.ENDINGS`) -> its reader."""
 PLACES = ("path", "files", "split", "subset", "labels", "weight", "count")
 """Where the content lies, which `Source.content` covers, and how many rows are taken, which `Source.taken` says."""
 
@@ -137,7 +136,7 @@ def _counted(source: Source) -> bool:
 
 def _open(config: SourceConfig, label: str) -> Source:
     try:
-        files = find_files(config.path, config.files, ENDINGS)
+        files = find_files(config.path, config.files)
         source = _of_files(files, config, label) if files else _of_dataset(config, label)
         if config.labels is None:
             return source
@@ -168,8 +167,6 @@ def _rows(files: list[DataFile], config: SourceConfig) -> Iterator[Record]:
 
 def _of_dataset(config: SourceConfig, label: str) -> Source:
     path = Path(config.path).expanduser()
-    if not path.is_dir() and (path.suffix in (*ENDINGS, ".gz", ".zst") or config.path.startswith((".", "/", "~"))):
-        raise UserError(f"{config.path}: no such file")
     dataset = _dataset(config, path)
     return Source(label, config, _dataset_hash(dataset), lambda: read_dataset(dataset))
 

@@ -1,6 +1,5 @@
 """Readers of binary tables: Parquet, Arrow and data sets of the `datasets` library."""
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ from pipeline.prepare.record import Fault, Record
 
 DAMAGES = (pa.ArrowException, OSError, UnicodeDecodeError)
 """What Arrow raises for a damaged table; the last for damaged names of columns."""
-HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def read_parquet(file: DataFile) -> Iterator[Record]:
@@ -125,10 +123,8 @@ def load_hub(name: str, subset: str | None, split: str) -> datasets.Dataset:
     """A data set of the hub, or a local folder of data files.
 
     Raises:
-        UserError: neither a local path nor a data set that can be loaded.
+        UserError: a folder or data set that cannot be loaded.
     """
-    if not Path(name).exists() and not HUB_ID.fullmatch(name):
-        raise UserError(f"{name}: no such file, and not the form of a hub id (owner/name)")
     try:
         return datasets.load_dataset(name, name=subset, split=split)
     except Exception as error:  # network, missing name, unknown subset or split: each has its own class

@@ -14,7 +14,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import StageError, UserError
 from pipeline.quiet import debugging
 from pipeline.run_folder import RunFolder
-from pipeline.stages import Tell, describe, exclusive, failure, record_failure, run_stage
+from pipeline.stages import Tell, check_stages, describe, exclusive, failure, record_failure, run_stage
 from pipeline.train.environment import rank_variables
 
 SPAWNED = "DUALTUNE_SPAWNED"
@@ -113,9 +113,15 @@ def _error(status: int, folder: RunFolder) -> UserError:
 
 
 def train_as_rank(config: RunConfig, folder: RunFolder, tell: Tell, resume: Path | None = None) -> int:
-    """Take part in a run as the rank that the environment says; returns the exit status."""
+    """Take part in a run as the rank that the environment says; returns the exit status.
+
+    Raises:
+        UserError: as `check_stages`, of every rank alike.
+    """
     from pipeline.train.ranks import is_shared, leave
 
+    if SPAWNED not in os.environ:  # else its parent has
+        check_stages(config, folder, ("train",))
     is_main = rank_variables(os.environ).get("RANK", "0") == "0"
     try:
         _train(config, folder, tell, is_main and SPAWNED not in os.environ, resume)

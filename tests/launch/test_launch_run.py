@@ -23,6 +23,7 @@ def table(folder: Path) -> str:
 
 def test_a_failing_run_stops_no_other_and_the_next_call_does_only_what_is_missing(tmp_path: Path) -> None:
     late = tmp_path / "late.jsonl"
+    late.write_text("not JSON\n", encoding="utf-8")
     rows = {
         "Broken": {"data": {"sources": [{"path": str(late)}]}},
         "Pretrained": {"tuning": "none"},
@@ -33,7 +34,7 @@ def test_a_failing_run_stops_no_other_and_the_next_call_does_only_what_is_missin
     assert first.returncode == 1, first.stderr
     assert "Traceback" not in first.stderr
     assert f"failed: Broken, seed 42: prepare: {late}" in first.stderr
-    assert "late.jsonl: no such file" in table(tmp_path)
+    assert "late.jsonl: no row can be read" in table(tmp_path)
     (broken,) = (file.parent for file in (tmp_path / "runs").glob("*/failed.json"))
     assert json.loads((broken / "failed.json").read_text(encoding="utf-8"))["stage"] == "prepare"
     assert str(late) in (broken / "log.txt").read_text(encoding="utf-8")
@@ -50,10 +51,16 @@ def test_a_failing_run_stops_no_other_and_the_next_call_does_only_what_is_missin
     assert {path: path.stat().st_mtime_ns for path in results} == results
     assert "late.jsonl" not in table(tmp_path)
 
+    typo = dualtune("run", "grid.yaml", "evaluation.data.csqa_full=gone.jsonl", folder=tmp_path)
+    assert typo.returncode == 2 and not list(tmp_path.glob("runs/*/failed.json"))
+    whole = (broken / "config.yaml").read_text(encoding="utf-8")
+    (broken / "config.yaml").write_text(whole.replace("csqa_full", "csqa_ful"), encoding="utf-8")
+    (broken / "failed.json").write_text('{"stage": "evaluate", "error": "unknown task"}', encoding="utf-8")
     began = time.monotonic()
     third = dualtune("run", "grid.yaml", folder=tmp_path)
     assert "all 7 stages are complete, nothing to compute" in third.stderr
     assert third.returncode == 0 and time.monotonic() - began < 30
+    assert (broken / "config.yaml").read_text(encoding="utf-8") == whole and not (broken / "failed.json").exists()
 
     late.write_text(json.dumps(row) + "\n", encoding="utf-8")
     changed = dualtune("run", "grid.yaml", "--dry-run", folder=tmp_path)

@@ -224,11 +224,12 @@ def test_one_command_runs_candidates_choice_and_table(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_candidate_that_fails_holds_up_who_waits_and_no_other(tmp_path: Path) -> None:
     rows = {"Pretrained": {"tuning": "none"}, "LoRA": {"method": "causal"}}
-    sources = {"here": tiny_grid({})["config"]["data"], "gone": {"sources": [{"path": "gone.jsonl"}]}}
+    sources = {"here": tiny_grid({})["config"]["data"], "torn": {"sources": [{"path": "torn.jsonl"}]}}
     over = {"data": {name: {"data": {**data, "validation_fraction": 0.25}} for name, data in sources.items()}}
+    (tmp_path / "torn.jsonl").write_text("not JSON\n")
     write_grid(tmp_path, {**tiny_grid(rows, training={"max_steps": 1}), "tune": {"at": {"row": "LoRA"}, "over": over}})
     found = dualtune("run", "grid.yaml", folder=tmp_path)
     assert found.returncode == 1
-    assert "no choice of data: candidate LoRA, gone, seed 42: prepare: " in found.stderr
+    assert "no choice of data: candidate LoRA, torn, seed 42: prepare: " in found.stderr
     table = (tmp_path / "runs" / "reports" / "tiny" / "report.md").read_text(encoding="utf-8")
     assert "waits for the choice of data" in table
