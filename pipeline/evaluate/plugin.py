@@ -50,6 +50,14 @@ class Arguments(Schema):
 class CommandLineLM(BranchedLM):
     """`BranchedLM`, made from the harness's model arguments."""
 
+    def set_cache_hook(self, cache_hook: Any) -> None:
+        """Called where the harness is to keep answers.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("--use_cache: the harness's cache knows no model: it would give the answers of another")
+
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
         given = {**arg_dict, **(additional_config or {})}
@@ -77,7 +85,7 @@ def open_lm(arguments: Arguments) -> BranchedLM:
     device = None if asked and not torch.cuda.is_available() else arguments.device
     model = open_model(arguments.pretrained, arguments.method, device, **{key: getattr(arguments, key) for key in own})
     name = arguments.pretrained if trained else model.base.name
-    return BranchedLM(
+    return CommandLineLM(
         model,
         load_tokenizer(ModelConfig(name=name, trust_remote_code=arguments.trust_remote_code)),
         max_batch_tokens=arguments.max_batch_tokens,
@@ -110,7 +118,10 @@ def run(arguments: list[str]) -> None:
     logger.addHandler(unsaved)
     sys.argv = ["dualtune lm-eval", *arguments]
     command = HarnessCLI()
-    command.execute(command.parse_args())
+    parsed = command.parse_args()
+    if getattr(parsed, "cache_requests", None):
+        raise UserError("--cache_requests: the harness's cache knows no few-shot seed: it would give those of another")
+    command.execute(parsed)
     if unsaved.said:
         raise StageError(f"lm-eval: {unsaved.said[0]}")
 

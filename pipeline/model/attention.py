@@ -66,6 +66,7 @@ def attend(
     """
     if layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    layout.attended.add(cast(int, module.layer_idx))
     call = Call(layout, exchange, {"dropout_p": dropout, "scale": scaling}, cast(int, module.layer_idx))
     if exchange is not None and stream == "own":
         exchange.own = (key, value)

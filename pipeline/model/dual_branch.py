@@ -9,7 +9,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.errors import UserError
+from pipeline.errors import StageError, UserError
 from pipeline.model.batch import Batch
 from pipeline.model.branches import BranchedLayer
 from pipeline.model.config import MethodConfig, ModelConfig, TuningConfig
@@ -85,8 +85,16 @@ class DualBranch(nn.Module):
             use_cache=False,
             layout=layout,
         )
+        self._check_attended(layout)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
+
+    def _check_attended(self, layout: Layout) -> None:
+        """A release of transformers that calls attention otherwise would train a plain causal model unseen."""
+        layers = self.model.config.num_hidden_layers
+        if len(layout.attended) != layers:
+            raise StageError(f"only {len(layout.attended)} of {layers} layers called dualtune's attention: "
+                             "this release of transformers is not one that is supported")  # fmt: skip
 
     def _inputs(self, layout: Layout) -> dict[str, Tensor]:
         """Token ids, or embeddings where the prompt branch has its own."""

@@ -47,6 +47,8 @@ class Layout:
     recorder: dict[int, tuple[Tensor, Tensor]] | None = None
     kernel: Kernel | None = None
     """Attention over the packed row, where one was chosen (`pipeline.model.kernel_choice`); None: SDPA with masks."""
+    attended: set[int] = field(default_factory=set)
+    """Layers whose attention was ours: `DualBranch.run` refuses a pass in which one was not."""
     plans: dict[Any, Any] = field(default_factory=dict)
     """What the kernel made once for this batch."""
     _answer_mask: Tensor | None = None

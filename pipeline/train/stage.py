@@ -67,6 +67,10 @@ def train(config: RunConfig, folder: RunFolder, resume: Path | None = None) -> d
 def _train_or_find(
     config: RunConfig, folder: RunFolder, ranks: Ranks, signals: StopSignals, resume: Path | None
 ) -> dict[str, Any]:
+    if len({*ranks.gather(signature(config))}) > 1:
+        raise shared(
+            StageError("the processes that met here are of different runs: two jobs share an address and port")
+        )
     data = _data(config, folder, ranks, signals)
     check_length(config.model, data.manifest["tokens"]["per_row"]["max"])
     result = ranks.first(lambda: _earlier_result(config, folder, data))

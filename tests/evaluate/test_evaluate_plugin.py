@@ -84,3 +84,21 @@ def test_the_command_line_passes_everything_on_and_fails_when_results_are_lost(
     output = capfd.readouterr()
     assert "|last_word|" in output.out and "limit: 2.0" in output.out
     assert "error: lm-eval: Could not save results aggregated" in output.err
+
+
+@pytest.mark.parametrize(
+    ("option", "words"), [(["--use_cache", "kept"], "no model"), (["--cache_requests", "true"], "few-shot")]
+)
+def test_caches_that_give_the_answers_of_another_are_refused(
+    option: list[str],
+    words: str,
+    tasks: Path,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--model_args", f"pretrained={STORIES}", "precision=fp32", "--include_path", str(tasks), *option]
+    assert main(["lm-eval", "run", "--model", "dualtune", *arguments, "--tasks", "last_word", "--limit", "1"]) == 2
+    error = capfd.readouterr().err
+    assert f"error: {option[0]}: " in error and words in error

@@ -1,9 +1,13 @@
 """Every kernel path against the plain rule in float64: the same answer for every length, pattern and sharing."""
 
+from typing import Any
+
 import pytest
 import torch
-from tiny import samples, tokens
+from tiny import samples, tiny_model, tokens
+from transformers.models.llama.modeling_llama import LlamaModel
 
+from pipeline.errors import StageError
 from pipeline.model.attention import Exchange, attend
 from pipeline.model.batch import Batch
 from pipeline.model.config import PRESETS, MethodConfig
@@ -166,3 +170,16 @@ def test_positions_repeat_for_branch_and_go_on_for_answers() -> None:
 def test_impossible_batches_are_refused(prompts: list, answers: list, owners: list | None) -> None:
     with pytest.raises(ValueError, match=r"answer|owners"):
         Batch.pack(prompts, answers, owners)
+
+
+@pytest.mark.parametrize("method", ["causal", "bitune"])
+def test_a_library_that_calls_attention_otherwise_is_refused(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = LlamaModel.forward
+
+    def forgetful(self: LlamaModel, *arguments: Any, layout: Layout, **options: Any) -> Any:
+        return decode(self, *arguments, **options)
+
+    model = tiny_model(method)
+    monkeypatch.setattr(LlamaModel, "forward", forgetful)
+    with pytest.raises(StageError, match="layers called dualtune"):
+        model(make_batch("ragged"))
