@@ -98,8 +98,8 @@ def test_whatever_a_file_became_the_cell_has_a_state_and_no_other_changes(grid: 
 def test_what_cannot_be_read_is_named(grid: Grid) -> None:
     cell = grid.cells[0]
     cell.folder.train_result.unlink()
-    cell.folder.train_result.mkdir()
-    words = f"cannot be read: {cell.folder.train_result}: Is a directory"
+    cell.folder.train_result.symlink_to(cell.folder.train_result.name)
+    words = f"cannot be read: {cell.folder.train_result}: Too many levels of symbolic links"
     assert seen(grid)[0].detail == words
     assert {state.words for state in plan(grid)[0].states.values()} == {f"to do, {words}"}
 
