@@ -148,8 +148,8 @@ def _refusing(method: Callable[..., Any], closed: Path, error: OSError) -> Calla
 
 def test_a_record_of_a_failure_that_cannot_be_read_is_no_obstacle(make_run: MakeRun) -> None:
     folder = make_run("A", 42, {"piqa": 0.5}).folder
-    folder.failure.mkdir()
-    assert failure(folder) == "failed.json cannot be read (Is a directory)"
+    folder.failure.symlink_to(folder.failure.name)
+    assert failure(folder) == "failed.json cannot be read (Too many levels of symbolic links)"
 
 
 def test_a_folder_whose_configuration_is_damaged_is_a_row_of_its_own(cells: list[Cell], tmp_path: Path) -> None:
