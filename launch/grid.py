@@ -40,7 +40,7 @@ from launch.grid_file import OWN_KEYS, GridConfig, is_grid, read_grid
 from launch.labels import Labels
 from launch.layers import Layer, interpolated, overlay
 from launch.tuning import Tuner
-from pipeline.config import RunConfig, merge, override_layer, parse_config, read_yaml
+from pipeline.config import RunConfig, check_given_once, merge, override_layer, parse_config, read_yaml
 from pipeline.errors import UserError, did_you_mean
 
 __all__ = ["Grid", "GridCell", "GridConfig", "load_grid"]
@@ -52,6 +52,7 @@ def load_grid(path: Path | str, overrides: Sequence[str] = ()) -> Grid:
     Raises:
         UserError: naming file, row, key and value.
     """
+    check_given_once(overrides)
     path = Path(path)
     values = read_yaml(path)
     if not is_grid(values, path):

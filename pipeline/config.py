@@ -146,6 +146,7 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         UserError: naming the file, the key, the value and what was allowed.
     """
+    check_given_once(overrides)
     values = read_yaml(Path(path))
     if grid_key := next((key for key in GRID_KEYS if key in values), None):
         words = "`dualtune run` and `report` take it, stages take one run"
@@ -185,6 +186,17 @@ def merge(
         ) from None
     assert isinstance(merged, dict)
     return {str(key): value for key, value in merged.items()}
+
+
+def check_given_once(overrides: Sequence[str]) -> None:
+    """The last one would win unseen.
+
+    Raises:
+        UserError: two overrides of one key.
+    """
+    keys = [override.partition("=")[0] for override in overrides]
+    if twice := [override for override, key in zip(overrides, keys, strict=True) if keys.count(key) > 1]:
+        raise UserError(f"{' '.join(twice)}: a key can be given once (several values make a grid: seeds=[42,43])")
 
 
 def _override(override: str) -> Any:

@@ -12,6 +12,7 @@ from pipeline.prepare.example import Example, Rendered
 from pipeline.prepare.filters import Filters
 from pipeline.prepare.fingerprints import columns_for, digest_of, signatures
 from pipeline.prepare.forms import FORMS
+from pipeline.prepare.mapping import with_origin
 from pipeline.prepare.piece import Piece, Reject, batch_of
 from pipeline.prepare.reading import NamedRecord
 from pipeline.prepare.record import Fault
@@ -79,8 +80,11 @@ class ChunkPreparer:
     def _example(self, row: NamedRecord) -> Example:
         if row.record.fault or row.record.values is None:
             raise row.record.fault or Fault("not an object")
-        form, _ = self.sources[row.source]
-        return FORMS[form].read(row.record.values)
+        form, config = self.sources[row.source]
+        try:
+            return FORMS[form].read(row.record.values)
+        except Fault as fault:
+            raise with_origin(fault, config) from None
 
     def _sample(self, name: str, place: int, example: Example, text: Rendered, turns: list[Rendered]) -> Sample:
         if hopelessly_long(text, self.data.max_tokens, self.tokenizer):

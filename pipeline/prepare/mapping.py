@@ -53,3 +53,11 @@ def _by(completions: Any, model: str) -> list[Any]:
     if not found:
         raise Fault(f"no completion by {model!r}")
     return found
+
+
+def with_origin(fault: Fault, config: SourceConfig) -> Fault:
+    """The fault, with the column that a field which isn't there was to be made from."""
+    for field, origin in config.columns.items():
+        if fault.reason == f"missing field {field!r}":
+            return Fault(f"missing field {field!r} (columns.{field} is {origin!r}, which the row has not)")
+    return fault

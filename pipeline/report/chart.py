@@ -37,13 +37,15 @@ class Axis:
     high: float
     start: float
     end: float
+    counts: bool = False
+    """Its values are whole numbers, as layers and updates are."""
 
     @classmethod
-    def around(cls, values: Sequence[float], start: float, end: float) -> "Axis":
+    def around(cls, values: Sequence[float], start: float, end: float, counts: bool = False) -> "Axis":
         """An axis that holds all values."""
         low, high = (min(values), max(values)) if values else (0.0, 1.0)
         margin = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
-        return cls(low if low == 0 else low - margin, high + margin, start, end)
+        return cls(low if low == 0 else low - margin, high + margin, start, end, counts)
 
     def __call__(self, value: float) -> float:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
@@ -52,18 +54,19 @@ class Axis:
     def ticks(self) -> list[float]:
         """Round numbers, about five."""
         raw = (self.high - self.low) / 5
+        raw, factors = (max(raw, 1.0), (1, 2, 5, 10)) if self.counts else (raw, (1, 2, 2.5, 5, 10))
         power = 10.0 ** math.floor(math.log10(raw))
-        step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
+        step = next(power * factor for factor in factors if power * factor >= raw * 0.999)
         first = math.ceil(self.low / step - 1e-9)
         return [step * index for index in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
 def line_chart(series: Sequence[Series], title: str, x: str, y: str) -> str:
-    """Lines over a common x axis. "" where there is nothing to draw."""
+    """Lines over a common x axis of whole numbers. "" where there is nothing to draw."""
     drawn = [one for one in series if one.points]
     if not drawn:
         return ""
-    across, up = _axes([point for one in drawn for point in one.points])
+    across, up = _axes([point for one in drawn for point in one.points], counts=True)
     paths = [
         f'<path class="line {one.style}" data-row={quoteattr(one.row)} d="{_path(one.points, across, up)}">'
         f"<title>{escape(one.label)}</title></path>"
@@ -95,8 +98,8 @@ def _mark(one: Series, error: float, across: Axis, up: Axis, labelled: bool) -> 
     return f"<g data-row={quoteattr(one.row)}>{bar}{dot}{text}</g>"
 
 
-def _axes(points: Sequence[Point]) -> tuple[Axis, Axis]:
-    across = Axis.around([x for x, _ in points], LEFT, WIDTH - RIGHT)
+def _axes(points: Sequence[Point], counts: bool = False) -> tuple[Axis, Axis]:
+    across = Axis.around([x for x, _ in points], LEFT, WIDTH - RIGHT, counts)
     return across, Axis.around([y for _, y in points], HEIGHT - BOTTOM, TOP)
 
 

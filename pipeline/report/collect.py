@@ -123,7 +123,7 @@ def _own_config(cell: Cell) -> RunConfig:
         raise UnusableError(damage(error, cell.folder)) from None
     if config is None:
         raise AbsentError("not started")
-    if cell.config is not None and signature(cell.config) != signature(config):
+    if cell.config not in (None, config) and signature(cell.config) != signature(config):
         raise UnusableError(f"{cell.folder.config.name} is not that of the planned run (signature {signature(config)})")
     return config
 

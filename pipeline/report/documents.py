@@ -1,5 +1,6 @@
 """What a run got right: the values of a metric document by document, which paired tests need."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +8,12 @@ from numpy.typing import NDArray
 from pydantic_core import from_json
 
 from pipeline.report.record import Record
-from pipeline.report.statistics import is_number
+from pipeline.report.statistics import LARGEST
 
 Values = NDArray[np.float64]
 
-MARK = b'"metrics": '
+LAST = re.compile(rb'"metrics": (\{[^{}\n]*\})\}\r?$', re.MULTILINE)
+"""A line's metrics where they end it. Within a text the quotation marks would be escaped."""
 
 
 def document_values(record: Record) -> Values | None:
@@ -31,19 +33,16 @@ def document_values(record: Record) -> Values | None:
 def read_values(path: Path, metric: str) -> Values | None:
     """The metric's column of a file of records; None where a line has no number there."""
     try:
-        values = [found[metric] for found in _metrics(path.read_bytes().splitlines())]
-    except (OSError, ValueError, LookupError, TypeError):
+        values = [found[metric] for found in _metrics(path.read_bytes())]
+        numbers = np.array(values, dtype=np.float64) if {*map(type, values)} <= {int, float} else None
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return None
-    return np.array(values, dtype=np.float64) if all(map(is_number, values)) else None
+    return numbers if numbers is not None and bool((np.abs(numbers) < LARGEST).all()) else None
 
 
-def _metrics(lines: list[bytes]) -> list[dict[str, float]]:
+def _metrics(content: bytes) -> list[dict[str, float]]:
     """The metrics of each line. They come last, so that the long texts before them need not be parsed."""
-    tails = [line.rpartition(MARK)[2].removesuffix(b"}") for line in lines]
-    try:
-        found: list[dict[str, float]] = from_json(b"[" + b",".join(tails) + b"]")
-        if len(found) == len(lines):
-            return found
-    except ValueError:
-        pass  # some other writer's order of keys
-    return [from_json(line)["metrics"] for line in lines]
+    tails = LAST.findall(content)
+    if len(tails) == len(content.splitlines()):
+        return list(from_json(b"[" + b",".join(tails) + b"]"))
+    return [from_json(line)["metrics"] for line in content.splitlines()]  # some other writer's order of keys

@@ -101,7 +101,8 @@ def _cost(table: Table, cost: Table, places: dict[str, int]) -> Figure | None:
         errors.append(entry.unit.scale * (entry.summary.std or 0.0))
     title = f"{column.name} against cost"
     svg = scatter(series, title, "training, hours x devices", f"{column.name} ({_unit(drawn)})", errors)
-    return Figure(title[:1].upper() + title[1:], svg, "Bars: standard deviation over seeds.") if svg else None
+    note = "Bars: standard deviation over seeds." if any(errors) else ""
+    return Figure(title[:1].upper() + title[1:], svg, note) if svg else None
 
 
 def _unit(drawn: Sequence[tuple[Row, Entry, Entry | None]]) -> str:

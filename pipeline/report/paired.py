@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,21 +60,41 @@ def compare(tasks: Sequence[tuple[Values, Values]]) -> Comparison | None:
     )
 
 
+class Moments(NamedTuple):
+    """What an interval needs of the values of one task."""
+
+    seeds: Values
+    """Mean of each run."""
+    variance: float
+    """Of the mean, by the documents that were asked."""
+    documents: int
+
+
+def moments(values: Values) -> Moments:
+    """Of one task's values, [runs, documents]."""
+    documents = values.shape[1]
+    return Moments(values.mean(axis=1), float(values.mean(axis=0).var(ddof=1)) / documents, documents)
+
+
 def interval_and_p(tasks: Sequence[Values]) -> tuple[Interval, float]:
     """Confidence interval of the mean over tasks, and the probability of one as far from zero if there were none.
 
     Args:
         tasks: of each task the values, [runs, documents].
     """
-    seeds = np.mean([values.mean(axis=1) for values in tasks], axis=0)
+    return interval_of([moments(values) for values in tasks])
+
+
+def interval_of(tasks: Sequence[Moments]) -> tuple[Interval, float]:
+    """The same from what was worked out of each task's values."""
+    seeds = tasks[0].seeds if len(tasks) == 1 else np.mean([task.seeds for task in tasks], axis=0)
     mean = float(seeds.mean())
-    parts = [(float(values.mean(axis=0).var(ddof=1)) / values.shape[1] / len(tasks) ** 2, values.shape[1] - 1)
-             for values in tasks]  # fmt: skip
+    parts = [(task.variance / len(tasks) ** 2, task.documents - 1) for task in tasks]
     if len(seeds) > 1:
         parts.append((float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1))
     variance = sum(part for part, _ in parts)
     if variance == 0:
-        return (mean, mean), _p_without_variance(mean, min(values.shape[1] for values in tasks))
+        return (mean, mean), _p_without_variance(mean, min(task.documents for task in tasks))
     freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
     half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(variance)
     return (mean - half, mean + half), _p_of_t(mean / math.sqrt(variance), freedom)

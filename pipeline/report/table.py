@@ -209,9 +209,9 @@ def _tested(rows: list[Row], baseline: str | None, layout: Layout) -> list[Row]:
     """With intervals and tests, where the table shows some: reading every document takes time."""
     if (baseline is None or layout.differences == "none") and layout.spread != "interval":
         return rows
-    from pipeline.report.significance import Significance  # loads SciPy and statsmodels
+    from pipeline.report.significance import annotate as with_significance  # loads SciPy and statsmodels
 
-    return Significance().annotate(rows, baseline)
+    return with_significance(rows, baseline)
 
 
 def _by_group(rows: Sequence[Row]) -> list[list[Row]]:

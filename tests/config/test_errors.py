@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from launch.grid import load_grid
 from pipeline.config import RunConfig, load_config, parse_config, signature
 from pipeline.errors import UserError
 
@@ -68,6 +69,13 @@ def test_a_misspelt_key_is_named(write_config: WriteConfig, changes: dict[str, A
 def test_a_wrong_override_is_named(write_config: WriteConfig, override: str, expected: str) -> None:
     text = message(write_config(), ["seed=43", override])
     assert text.startswith(f" with {override}: {expected}")
+
+
+def test_a_key_that_is_given_twice_is_refused(write_config: WriteConfig) -> None:
+    """The last one would win unseen, where two runs were meant."""
+    for load in (load_config, load_grid):
+        with pytest.raises(UserError, match=r"^seed=1 seed=2: a key can be given once"):
+            load(write_config(), ["seed=1", "training.epochs=1", "seed=2"])
 
 
 @pytest.mark.parametrize("override", ["training.epochs", "=3", "training.epochs=[1"])

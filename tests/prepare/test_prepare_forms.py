@@ -2,12 +2,14 @@
 """Every form on rows as the public sets write them, and the paper's templates word for word."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from prepare_inputs import DATA
+from prepare_inputs import DATA, MakeRun
 
 from pipeline.errors import UserError
+from pipeline.prepare import prepare
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.forms import FORMS, check_columns, detect_form
 from pipeline.prepare.mapping import map_row
@@ -182,6 +184,15 @@ def test_columns_rename_and_hide_what_they_replace() -> None:
     assert renamed == {"question": "open it", "choices": ["a", "b"], "answer": 1}
     example = FORMS["question_choices"].read(renamed)
     assert (example.question, example.answer) == ("open it", "b")
+
+
+def test_a_missing_column_is_named_beside_the_field_it_makes(tmp_path: Path, make_run: MakeRun) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"text": "a", "reply": "b"}))
+    columns = {"prompt": "text", "completion": "answer"}
+    source = {"form": "prompt_completion", "columns": columns}
+    with pytest.raises(UserError, match=r"missing field 'completion' \(columns.completion is 'answer', which the row"):
+        prepare(*make_run(file, source=source))
 
 
 def test_unknown_field_in_columns_is_named() -> None:

@@ -107,6 +107,8 @@ def test_long_runs_are_thinned_out(make_run: MakeRun) -> None:
 
 def test_axes_have_round_ticks() -> None:
     assert Axis(0, 10, 0, 100).ticks == [0, 2, 4, 6, 8, 10]
+    assert Axis(0, 2, 0, 100, counts=True).ticks == [0, 1, 2]
+    assert Axis(0, 12, 0, 100, counts=True).ticks == [0, 5, 10]
     assert [round(tick, 9) for tick in Axis(0.31, 0.52, 0, 100).ticks] == [0.35, 0.4, 0.45, 0.5]
     assert line_chart([Series("a", "a", [], 0)], "t", "x", "y") == ""
     one = line_chart([Series("a", "a", [(1, 5)], 0)], "t", "x", "y")
