@@ -42,7 +42,7 @@ def read_values(path: Path, metric: str) -> Values | None:
 
 def _metrics(content: bytes) -> list[dict[str, float]]:
     """The metrics of each line. They come last, so that the long texts before them need not be parsed."""
-    tails = LAST.findall(content)
-    if len(tails) == len(content.splitlines()):
+    tails, lines = LAST.findall(content), content.splitlines()
+    if len(tails) == len(lines):
         return list(from_json(b"[" + b",".join(tails) + b"]"))
-    return [from_json(line)["metrics"] for line in content.splitlines()]  # some other writer's order of keys
+    return [from_json(line)["metrics"] for line in lines]  # some other writer's order of keys
