@@ -16,6 +16,8 @@ SECONDS = 120
 """How long a busy controller may take to answer."""
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_", "SUBMITIT_")
+FORMAT = {"SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
+"""Indices of arrays are not shortened."""
 COLUMNS = "%F|%K|%A|%T|%r|%j"
 
 
@@ -109,16 +111,26 @@ def cancel(tasks: Sequence[Task], whole: Sequence[str] = ()) -> None:
         _ask(["scancel", *words])
 
 
-def endings(jobs: Sequence[str]) -> dict[Task, str]:
-    """How finished tasks ended, from the accounting database: COMPLETED, TIMEOUT, ...; {} where there is none."""
-    if not jobs:
+def endings(arrays: Sequence[str]) -> dict[Task, str]:
+    """How finished tasks of job arrays ended, from the accounting database: COMPLETED, TIMEOUT, CANCELLED by 1000, ...;
+    {} where there is none.
+
+    An array's record may stand under its bare job id until all of its tasks are written: it tells of none of them yet.
+    """
+    if not arrays:
         return {}
     try:
-        text = _ask(["sacct", "-n", "-P", "-X", "-j", ",".join(jobs), "-o", "JobID,State"])
+        text = _ask(["sacct", "-n", "-P", "-X", "-j", ",".join(arrays), "-o", "JobID,State"])
     except StageError:
         return {}
-    found = (re.match(r"(\d+)(?:_(\d+))?\|(.+)", line) for line in text.splitlines())
-    return {Task(match[1], int(match[2] or 0)): match[3] for match in found if match}
+    found = (re.match(r"(\d+)_(?:(\d+)|\[(.*)\])\|(.+)", line) for line in text.splitlines())
+    return {Task(match[1], slot): match[4] for match in found if match for slot in _slots(match[2] or match[3])}
+
+
+def _slots(text: str) -> list[int]:
+    """Of tasks that never started, which are one record: `0-2,5%1`."""
+    ranges = [part.partition("-") for part in text.partition("%")[0].split(",")]
+    return [slot for first, _, last in ranges for slot in range(int(first), int(last or first) + 1)]
 
 
 def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -133,7 +145,7 @@ def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 def _ask(words: Sequence[str], keep: Sequence[int] = ()) -> str:
     """What a command of Slurm prints."""
-    environment = {**clean_environment(os.environ), "SLURM_TIME_FORMAT": "standard"}
+    environment = {**clean_environment(os.environ), **FORMAT}
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=SECONDS, env=environment, pass_fds=tuple(keep)

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,9 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from rank_runs import estimated, name, start, total
 from test_stage_train import QUESTIONS, config_of, templated
-from torch.utils.cpp_extension import _get_build_directory
 from train_runs import LONG_RUN, ROWS, STORIES, make_loop, rank_config, samples, validated_losses
 from transformers import AutoTokenizer
 
@@ -25,7 +23,6 @@ from pipeline.model import DualBranch
 from pipeline.run_folder import RunFolder
 from pipeline.train import train
 from pipeline.train.checkpoint import Checkpoints
-from pipeline.train.estimate import measure, memory
 from pipeline.train.memory import held_bytes
 from pipeline.train.metrics import read_metrics
 from pipeline.train.share import Share
@@ -68,42 +65,6 @@ RESUMED: list[dict[str, Any]] = [
 VALIDATED = [{"stage": 0}, {"stage": 2}, {"stage": 3}]
 EXPORTED = [{"stage": 3, "kind": "full"}, {"stage": 3, "kind": "vera"}]
 SPOILT = [{"stage": 0}, {"stage": 3}]
-
-
-def name(case: str, arguments: dict[str, Any]) -> str:
-    return f"{case}({json.dumps(arguments)})"
-
-
-def start(folder: Path, count: int, cases: list[str], timeout: float) -> dict[str, Any]:
-    """What the cases gave in `count` processes. A hang is a failure."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    here = Path(__file__)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(here.parents[2]), str(here.parent)]),
-        "OMP_NUM_THREADS": "1",
-        "WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    command = [sys.executable, str(here.with_name("ranks_script.py")), str(folder), *cases]
-    with (folder / "log.txt").open("w") as log:
-        processes = [
-            subprocess.Popen(command, env={**environment, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=log, stderr=log)
-            for r in range(count)
-        ]
-        try:
-            statuses = [process.wait(timeout) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-    text = (folder / "log.txt").read_text()
-    assert statuses == [0] * count, text[-3000:]
-    assert "Warning" not in text, text
-    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -153,23 +114,12 @@ def test_exactly_the_trained_tensors_change(moved: dict[str, Any], case: dict[st
     assert found["trained"] == {"full": 96, "lora": 140, "dora": 205, "ia3": 75, "vera": 140}[case["kind"]]
 
 
-def total(held: dict[str, int]) -> int:
-    return sum(held.values())
-
-
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_stage_3_shares_everything_out(two: dict[str, Any], kind: str, tmp_path: Path) -> None:
     case = next(case for case in LOSSES if case["stage"] == 3 and case["kind"] == kind)
     whole = total(alone(tmp_path, kind, case["method"], steps=1)["held"])
     for held in two[name("losses", case)]["held"]:
         assert total(held) <= 1.05 * whole / 2
-
-
-def estimated(folder: Path, stage: int, kind: str, method: str, processes: int, **options: Any) -> int:
-    """Bytes that stay in the memory of a process, on a CPU: the device's are the host's too."""
-    config = rank_config(folder, stage, kind, method, **options)
-    plan = memory(measure(config), config.training.zero, processes, tokens=1, recomputes=False)
-    return plan.held + plan.host
 
 
 SHARDED = [case for case in LOSSES if case["stage"] >= 2 and case["kind"] in ("full", "lora")]
@@ -328,58 +278,6 @@ def test_stopped_killed_and_gone_on_equals_straight(two: dict[str, Any], tmp_pat
     losses = [[row["loss"] for row in read_metrics(folder.metrics)] for folder in (stopped.folder, straight)]
     assert losses[0] == losses[1]
     assert json.loads(stopped.folder.train_result.read_text())["processes"] == 2
-
-
-OFFLOADED: dict[str, tuple[list[str], list[str]]] = {
-    "to nvme": (["cpu", "cpu"], ["nvme", "nvme"]),
-    "from nvme": (["nvme", "none"], ["cpu", "cpu"]),
-    "on nvme": (["nvme", "nvme"], ["nvme", "nvme"]),
-    "weights on nvme": (["cpu", "nvme"], ["cpu", "nvme"]),
-}
-"""Where optimizer states and weights are at first, and after going on from a checkpoint."""
-
-
-def is_built(name: str) -> bool:
-    """For this environment: by another one's build it would be built again, in the test's time."""
-    folder = Path(_get_build_directory(name, verbose=False))
-    build = folder / "build.ninja"
-    is_ours = build.exists() and str(Path(torch.__file__).parent) in build.read_text(encoding="utf-8")
-    return is_ours and (folder / f"{name}.so").exists()
-
-
-@pytest.fixture(scope="module")
-def offloaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    if not (is_built("async_io") and is_built("pin_memory")):
-        pytest.skip("DeepSpeed's module async_io is not built on this machine, which takes minutes: docs/scale.md")
-    folder = tmp_path_factory.mktemp("offloaded")
-    (folder / "nvme").mkdir()
-    places = {"offload_optimizer": "nvme", "offload_parameters": "nvme", "nvme_path": str(folder / "nvme")}
-    names = [name("offloaded", {"first": first, "then": then}) for first, then in OFFLOADED.values()]
-    found = start(folder, 2, [*names, name("trained", places)], timeout=900)
-    return dict(zip([*OFFLOADED, "trained"], found.values(), strict=True))
-
-
-@pytest.mark.parametrize("case", OFFLOADED)
-def test_nvme_equals_memory_bit_by_bit(offloaded: dict[str, Any], case: str, tmp_path: Path) -> None:
-    """Straight, and gone on with from a checkpoint; nothing is left of the files but the runs."""
-    found, expected = offloaded[case], offloaded["to nvme"]
-    assert found["losses"] == expected["losses"]
-    assert found["losses"][3:6] == found["losses"][6:]
-    assert {*found["weights"]} == {*expected["weights"]} and len({*found["weights"]}) == 1
-    assert found["left"] == ["runs"]
-    for places, held, size in zip(OFFLOADED[case], found["held"], found["sizes"], strict=True):
-        assert (size > 1_000_000) == ("nvme" in places)
-        for rank in held:
-            assert total(rank) == pytest.approx(estimated(tmp_path, 3, "full", "bitune", 2, places=places), rel=0.1)
-
-
-def test_run_on_nvme_equals_run_in_memory(offloaded: dict[str, Any], two: dict[str, Any]) -> None:
-    folders = [RunFolder(Path(root)) for root in (offloaded["trained"], two["trained"])]
-    for file in ("model.safetensors", "prompt_branch.safetensors"):
-        first, second = (load_file(folder.model / file) for folder in folders)
-        assert first.keys() == second.keys()
-        assert all(torch.allclose(first[key], second[key], atol=1e-5) for key in first)
-    assert not list((folders[0].root.parent.parent / "nvme").iterdir())
 
 
 FOUR: list[dict[str, Any]] = [
