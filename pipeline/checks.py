@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from pipeline.config import RunConfig
 from pipeline.errors import UserError
 from pipeline.evaluate.catalogue import TASKS, template_of
+from pipeline.evaluate.offline import check_offline
 from pipeline.model.config import refuse_missing_folder
 from pipeline.train.config import check_trackers
 
@@ -26,7 +27,7 @@ def check_run(config: RunConfig, missing: Collection[str]) -> None:
 
 
 def check_evaluation(config: RunConfig) -> None:
-    """Refuse tasks that don't exist, and those that don't fit. Ours need no look at the harness's.
+    """Refuse tasks that don't exist, that don't fit, or whose data can't be had. Ours need no look at the harness's.
 
     Raises:
         UserError: naming the task.
@@ -38,6 +39,7 @@ def check_evaluation(config: RunConfig) -> None:
         check_names(config.evaluation)
     refuse_chat(config, config.evaluation.tasks)
     _check_template(config)
+    check_offline(config.evaluation)
 
 
 def refuse_chat(config: RunConfig, tasks: Sequence[str]) -> None:

@@ -1,11 +1,13 @@
 """Writing so that a reader never sees half a file, and that a kill at any moment loses nothing."""
 
+import glob
 import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,10 @@ from pipeline.errors import StageError
 
 _UMASK = os.umask(0o022)  # it can only be read by setting it
 os.umask(_UMASK)
+LEFT_OVER = 3600
+"""Seconds after which no writer is still at a table."""
+RANDOM = "?" * 8
+"""What tempfile adds to a name."""
 
 
 @contextmanager
@@ -99,7 +105,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_texts(folder: Path, texts: Mapping[str, str], seal: str, outdated: Collection[str] = ()) -> None:
-    """Write files that belong together, so that files of two times can never be taken for one whole.
+    """Write files that belong together, so that files of two times can never be taken for one whole. What a killed
+    writer has left is removed after an hour.
 
     All are on disk before the first takes its place: a full disk leaves the older ones as they were. The seal, one of
     them, is gone before the first takes its place and comes back last: after a kill between them it is not there.
@@ -112,9 +119,17 @@ def write_texts(folder: Path, texts: Mapping[str, str], seal: str, outdated: Col
             if (folder / name).is_dir():
                 raise StageError(f"{folder / name}: cannot be written (Is a directory)")
             files.enter_context(atomic_file(folder / name)).write_text(texts[name], encoding="utf-8")
+            _remove_leftovers(folder, name)
         for name in (seal, *outdated):
             _remove(folder / name)
         _sync(folder)
+
+
+def _remove_leftovers(folder: Path, name: str) -> None:
+    for leftover in folder.glob(f".{glob.escape(name)}.{RANDOM}"):
+        with suppress(OSError):  # another writer has been quicker, or it is a colleague's
+            if time.time() - leftover.stat().st_mtime > LEFT_OVER:
+                leftover.unlink()
 
 
 def _remove(path: Path) -> None:

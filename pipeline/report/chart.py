@@ -2,13 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from xml.sax.saxutils import escape, quoteattr
 
 WIDTH, HEIGHT = 640, 330
 LEFT, RIGHT, TOP, BOTTOM = 84, 14, 12, 46
 COLOURS, DASHES = 8, 3
 """Classes c0 to c7 and d0 to d2 of the style sheet."""
+LABELS = 12
+"""Points of a diagram that are named in it; those of more are told by the legend."""
+LETTER, LINE = 9, 18
+"""Width and height of a letter of the largest size in the style sheet."""
 
 Point = tuple[float, float]
 
@@ -76,26 +80,69 @@ def line_chart(series: Sequence[Series], title: str, x: str, y: str) -> str:
 
 
 def scatter(series: Sequence[Series], title: str, x: str, y: str, errors: Sequence[float]) -> str:
-    """A point for each series, with its standard deviation as a vertical line (0: none) and its label beside it."""
+    """A point for each series, with its standard deviation as a vertical line (0: none); its name beside it if they are
+    few."""
     if not series:
         return ""
     points = [one.points[0] for one in series]
     heights = [(px, py + sign * error) for (px, py), error in zip(points, errors, strict=True) for sign in (-1, 1)]
     across, up = _axes([*points, *heights])
-    marks = [_mark(one, error, across, up, len(series) <= 12) for one, error in zip(series, errors, strict=True)]
-    return _svg(title, x, y, across, up, marks)
+    marks = [_mark(one, error, across, up) for one, error in zip(series, errors, strict=True)]
+    return _svg(title, x, y, across, up, [*marks, *(_labels(series, across, up) if len(series) <= LABELS else [])])
 
 
-def _mark(one: Series, error: float, across: Axis, up: Axis, labelled: bool) -> str:
+def _mark(one: Series, error: float, across: Axis, up: Axis) -> str:
     (px, py), style = one.points[0], f"c{one.place % COLOURS}"
     x, y = across(px), up(py)
     bar = f'<path class="line {style}" d="M{x:.1f} {up(py - error):.1f}V{up(py + error):.1f}"/>' if error else ""
-    anchor, shift = ("end", -9) if x > WIDTH * 0.7 else ("start", 9)
-    text = (
-        f'<text x="{x + shift:.1f}" y="{y - 7:.1f}" text-anchor="{anchor}">{escape(one.row)}</text>' if labelled else ""
-    )
     dot = f'<circle class="dot {style}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(one.label)}</title></circle>'
-    return f"<g data-row={quoteattr(one.row)}>{bar}{dot}{text}</g>"
+    return f"<g data-row={quoteattr(one.row)}>{bar}{dot}</g>"
+
+
+@dataclass(frozen=True)
+class Label:
+    """A row's name beside its point: where the text starts (on the right of a chart: ends), and its line's height."""
+
+    row: str
+    x: float
+    y: float
+    is_left: bool
+
+    @classmethod
+    def beside(cls, row: str, x: float, y: float) -> "Label":
+        is_left = x > WIDTH * 0.7
+        return cls(row, x - 9 if is_left else x + 9, y - 7, is_left)
+
+    def covers(self, other: "Label") -> bool:
+        """Whether two texts would lie on one another, as wide and high as they are on a phone."""
+        starts = [one.x - one.is_left * len(one.row) * LETTER for one in (self, other)]
+        ends = [start + len(one.row) * LETTER for start, one in zip(starts, (self, other), strict=True)]
+        return max(starts) < min(ends) and abs(self.y - other.y) < LINE
+
+    @property
+    def svg(self) -> str:
+        anchor = "end" if self.is_left else "start"
+        return (
+            f'<text data-row={quoteattr(self.row)} x="{self.x:.1f}" y="{self.y:.1f}" text-anchor="{anchor}">'
+            f"{escape(self.row)}</text>"
+        )
+
+
+def _labels(series: Sequence[Series], across: Axis, up: Axis) -> list[str]:
+    """Names beside their points, or as near to them as no other name is."""
+    placed: list[Label] = []
+    for one in series:
+        x, y = one.points[0]
+        placed.append(_moved_clear(Label.beside(one.row, across(x), up(y)), placed))
+    return [label.svg for label in placed]
+
+
+def _moved_clear(label: Label, placed: Sequence[Label]) -> Label:
+    """Up or down within the diagram until it covers none of the others; where it was if there is no such place."""
+    ways = (sign * step * LINE / 2 for step in range(2 * HEIGHT // LINE) for sign in (1, -1))
+    moved = (replace(label, y=label.y + way) for way in ways)
+    inside = (one for one in moved if TOP <= one.y <= HEIGHT - BOTTOM)
+    return next((one for one in inside if not any(one.covers(other) for other in placed)), label)
 
 
 def _axes(points: Sequence[Point], counts: bool = False) -> tuple[Axis, Axis]:

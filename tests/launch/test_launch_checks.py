@@ -16,6 +16,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A valid run configuration, in an empty working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DUALTUNE_DEBUG", "")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     return str(write_grid(tmp_path, tiny_grid({})["config"]))
 
 
@@ -27,6 +29,7 @@ REFUSED = [
     ("evaluation.data.csqa_full=gone.jsonl", "evaluation.data.csqa_full: there is no file or folder gone.jsonl"),
     ("evaluation.tasks=[csqa_cot]", "csqa_cot asks in the template cot, but data.template is paper"),
     ("evaluation.chat_template=true", "evaluation.chat_template: csqa_full"),
+    ("evaluation.tasks=[piqa_full]", "the questions of piqa_full are baber/piqa of the hub, which is not in the cache"),
     pytest.param("evaluation.tasks=[csqa_ful]", "'csqa_ful', did you mean 'csqa_full'", marks=pytest.mark.slow),
 ]
 
@@ -46,6 +49,11 @@ def test_what_cannot_run_is_refused_and_no_run_folder_is_touched(
     assert words in capsys.readouterr().err
     assert [path.name for path in folder.root.iterdir()] == ["config.yaml"]
     assert folder.config.read_text() == "as it was"
+
+
+def test_questions_that_were_fetched_before_need_no_internet(config: str) -> None:
+    Path("cache", "baber___piqa").mkdir(parents=True)
+    assert cli.main(["run", config, "evaluation.tasks=[piqa_full]", "--dry-run"]) == 0
 
 
 def test_a_grid_is_refused_before_its_first_run(capsys: pytest.CaptureFixture[str], config: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from test_attention import plain, random_rows, spans
-from tiny import FAMILIES, samples, tiny_model, tokens
+from tiny import FAMILIES, assert_sums_of, samples, tiny_model, tokens
 
 from pipeline.errors import UserError
 from pipeline.model import Batch, DualBranch
@@ -53,11 +53,6 @@ def step_by_step(model: DualBranch, turns: Turns) -> torch.Tensor:
     return torch.cat(found)
 
 
-@pytest.fixture
-def mixing_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.model.mixing._mix", lambda a, b, alpha: (1 - alpha.double()) * a + alpha.double() * b)
-
-
 @pytest.mark.parametrize("tuning", ["lora", "full"])
 @pytest.mark.parametrize("method", [*METHODS, TWO_SLIPPERY], ids=str)
 def test_one_pass_equals_step_by_step(method: str | dict, tuning: str, mixing_in_float64: None) -> None:
@@ -77,15 +72,14 @@ def test_one_pass_equals_step_by_step_in_every_family(method: str, family: str) 
 
 @pytest.mark.parametrize("tuning", ["lora", "full"])
 @pytest.mark.parametrize("method", METHODS)
-def test_packed_conversations_equal_conversations_alone(method: str, tuning: str) -> None:
-    model = tiny_model(method, tuning)
+def test_packed_conversations_equal_conversations_alone(method: str, tuning: str, mixing_in_float64: None) -> None:
+    model = tiny_model(method, tuning).double()
     conversations = [conversation(lengths, seed) for seed, lengths in enumerate(CONVERSATIONS)]
     for packed, turns in zip(logits(model, conversations), conversations, strict=True):
-        torch.testing.assert_close(packed, logits(model, [turns])[0], atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(packed, logits(model, [turns])[0], atol=1e-10, rtol=1e-10)
     together = gradients(model, conversations)
     alone = [gradients(model, [turns]) for turns in conversations]
-    for name, gradient in together.items():
-        torch.testing.assert_close(gradient, sum(one[name] for one in alone), atol=1e-6, rtol=1e-4)
+    assert_sums_of(together, alone)
 
 
 def gradients(model: DualBranch, conversations: list[Turns]) -> dict[str, torch.Tensor]:

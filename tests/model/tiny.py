@@ -73,3 +73,10 @@ def answer_logits(model: DualBranch, prompts: list[list[int]], answers: list[lis
     """Logits of each answer."""
     hidden = model(Batch.pack(prompts, answers))
     return list(model.logits(hidden).split([len(answer) for answer in answers]))
+
+
+def assert_sums_of(together: dict[str, Tensor], alone: list[dict[str, Tensor]]) -> None:
+    """Gradients in float64 against sums of them. Mixing ratios are computed in float32, and so are their gradients."""
+    for name, gradient in together.items():
+        tolerance = {"atol": 1e-5, "rtol": 1e-4} if ".theta_" in name else {"atol": 1e-10, "rtol": 1e-10}
+        torch.testing.assert_close(gradient, sum(one[name] for one in alone), **tolerance)

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -171,6 +172,16 @@ def test_a_kill_at_any_step_never_leaves_files_of_two_times_as_a_whole(tmp_path:
     assert [status for status, _, _ in seen] == [-signal.SIGKILL] * 5 + [0]
     assert [seal for _, seal, _ in seen] == ["older", None, None, None, None, "newer"]
     assert seen[3][2] == {"older", "newer"} and seen[-1][2] == {"newer"}
+
+
+def test_what_a_killed_writer_left_is_removed_after_an_hour(tmp_path: Path) -> None:
+    left, fresh, editor = (tmp_path / name for name in (".a.8f_x0y1z", ".a.abcdefgh", ".a.swp"))
+    for path in (left, fresh, editor):
+        path.write_text("half")
+    for path in (left, editor):
+        os.utime(path, (0, 0))
+    write_texts(tmp_path, {"a": "1", "seal": "2"}, "seal")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "seal", fresh.name, editor.name}
 
 
 def test_markdown_escapes_names(make_run: MakeRun, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from pipeline.report import Cell, Layout, build_table, report
-from pipeline.report.chart import Axis, Series, line_chart
+from pipeline.report.chart import HEIGHT, LABELS, LINE, Axis, Series, line_chart, scatter
 from pipeline.report.curves import POINTS, read_curves
 from pipeline.report.spreadsheet import render_csv
 
@@ -103,6 +104,16 @@ def test_long_runs_are_thinned_out(make_run: MakeRun) -> None:
     assert curves.lines["loss"][0][1] == 2.0 and curves.lines["peak_memory_bytes"][0][1] == 1.0
     assert len(curves.ratio_steps) == 10 and curves.ratios["key"][-1] == [0.1, 0.2]
     assert read_curves(cell.folder.root / "none").lines["loss"] == []
+
+
+def test_names_of_close_points_stay_apart() -> None:
+    series = [Series("label", f"Method {n}", [(1.0, 50.0)], n) for n in range(LABELS)]
+    svg = scatter(series, "title", "x", "y", [0.0] * LABELS)
+    heights = sorted(float(y) for y in re.findall(r'<text data-row="[^"]+" x="[^"]+" y="([^"]+)"', svg))
+    assert len(heights) == LABELS and heights[0] > 0 and heights[-1] < HEIGHT
+    assert all(high - low >= LINE for low, high in pairwise(heights))
+    apart = [Series("label", f"Method {n}", [(n, n)], n) for n in range(2)]
+    assert len(set(re.findall(r'y="([^"]+)" text-anchor="[a-z]+">Method', scatter(apart, "t", "x", "y", [0, 0])))) == 2
 
 
 def test_axes_have_round_ticks() -> None:
