@@ -77,7 +77,7 @@ def _message(message: dict[str, Any]) -> Turn:
     if message.get("role") != "assistant":
         raise Fault("a tool call that is not the assistant's")
     said = text_of(_joined(message), "content", optional=True)
-    return Turn("assistant", "\n".join([said] * bool(said.strip()) + _calls(call)), _trained(message))
+    return Turn("assistant", "\n".join([said] * bool(said) + _calls(call)), _trained(message))
 
 
 def _joined(message: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,12 @@ def _joined(message: dict[str, Any]) -> dict[str, Any]:
         return message
     if not all(isinstance(part, dict) and part.get("type", "text") == "text" for part in parts):
         raise Fault("a message with parts that are not text")
-    return {**message, "content": "".join(text_of(part, "text", optional=True) for part in parts)}
+    return {**message, "content": "".join(map(_part, parts))}
+
+
+def _part(part: dict[str, Any]) -> str:
+    text = part.get("text")
+    return text if isinstance(text, str) else text_of(part, "text", optional=True)  # a space may be a part of its own
 
 
 def _calls(call: Any) -> list[str]:

@@ -34,6 +34,20 @@ def test_tool_calls_and_results() -> None:
     )  # fmt: skip
 
 
+def test_blank_texts_that_may_be_absent_count_as_absent() -> None:
+    talk = [_say("system", " "), _say("user", "1?"), _say("assistant", " \n", tool_calls=[CALL]), _say("tool", "\n")]
+    example = FORMS["messages"].read({"messages": [*talk, _say("assistant", "It is 2.")]})
+    called = Turn("assistant", '{"name": "add", "arguments": {"a": 1}}')
+    assert example == Example("", "It is 2.", asker="tool", history=(Turn("user", "1?"), called))
+    row = {"instruction": "Hi", "input": " ", "system": "\t", "output": "x"}
+    assert FORMS["alpaca"].read(row) == Example("Hi", "x")
+
+
+def test_a_space_between_parts_is_kept() -> None:
+    parts = [{"type": "text", "text": text} for text in ("a", " ", "b")]
+    assert FORMS["messages"].read({"messages": [_say("user", parts), _say("assistant", "c")]}) == Example("a b", "c")
+
+
 def test_an_answer_of_weight_0_is_shown_and_not_learnt() -> None:
     talk = [_say("user", "a"), _say("assistant", "b", weight=0), _say("user", "c"), _say("assistant", "d", weight=1)]
     example = FORMS["messages"].read({"messages": talk})
