@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from pipeline.prepare.config import Form
 from pipeline.prepare.example import Example, Turn
 from pipeline.prepare.forms import FORMS
 from pipeline.prepare.record import Fault
@@ -62,6 +63,22 @@ def test_sharegpt_with_functions() -> None:
     assert FORMS["sharegpt"].read(row) == Example(
         "2", "It is 2.", system="Be brief.", asker="tool", history=(Turn("user", "1?"), Turn("assistant", "add(1)"))
     )
+
+
+ASKED, SAID = [_say("user", "a")], [_say("assistant", "b")]
+
+
+@pytest.mark.parametrize("form", ["prompt_completion", "preference"])
+@pytest.mark.parametrize(
+    ("prompt", "answer"), [("a", "b"), (ASKED, "b"), ("a", SAID), (ASKED, SAID), (None, ASKED + SAID)]
+)
+def test_system_and_tools_may_stand_beside_prompt_and_answer(form: Form, prompt: Any, answer: Any) -> None:
+    row = {"prompt": prompt, "completion": answer, "chosen": answer, "rejected": "c"}
+    beside = {"system": "Be brief.", "tools": [{"name": "add"}]}
+    assert FORMS[form].read(row | beside) == Example("a", "b", system="Be brief.", tools='[{"name": "add"}]')
+    if isinstance(prompt, list):
+        with pytest.raises(Fault, match="two system messages"):
+            FORMS[form].read(row | beside | {"prompt": [_say("system", "Be long."), *prompt]})
 
 
 def test_alpaca_history() -> None:
