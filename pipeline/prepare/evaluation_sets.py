@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from pipeline.errors import UserError
-from pipeline.evaluate.catalogue import TASKS
+from pipeline.evaluate.catalogue import TASKS, scored_split
 from pipeline.evaluate.config import EvaluationConfig
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.sources import Source, open_sources
@@ -24,7 +25,7 @@ def set_configs(evaluation: EvaluationConfig, files: Sequence[str]) -> dict[str,
     found: dict[str, SourceConfig] = {}
     for task in evaluation.tasks:
         if task in evaluation.data:
-            found[task] = SourceConfig(path=evaluation.data[task].test, split="test")
+            found[task] = _local_set(task, evaluation)
         elif task in TASKS:
             found[task] = _hub_set(task)
         else:
@@ -35,10 +36,29 @@ def set_configs(evaluation: EvaluationConfig, files: Sequence[str]) -> dict[str,
     return found | {Path(file).name: SourceConfig(path=file) for file in files}
 
 
+def _local_set(task: str, evaluation: EvaluationConfig) -> SourceConfig:
+    path = evaluation.data[task].test
+    return SourceConfig(path=path, split=scored_split(_definition(task, evaluation, path)))
+
+
 def _hub_set(task: str) -> SourceConfig:
-    values = yaml.load(TASKS[task].read_text(encoding="utf-8"), _TaskLoader)
-    split = values.get("test_split") or values["validation_split"]
-    return SourceConfig(path=values["dataset_path"], subset=values.get("dataset_name"), split=split)
+    values = _own_definition(task)
+    return SourceConfig(path=values["dataset_path"], subset=values.get("dataset_name"), split=scored_split(values))
+
+
+def _definition(task: str, evaluation: EvaluationConfig, path: str) -> dict[str, Any]:
+    """The task's file, as far as its local data have splits: the harness takes seconds to find one of its own."""
+    if task in TASKS:
+        return _own_definition(task)
+    if not Path(path).expanduser().is_dir():
+        return {}
+    from pipeline.evaluate.suite import definition_of, manager
+
+    return definition_of(manager(evaluation), task)
+
+
+def _own_definition(task: str) -> dict[str, Any]:
+    return dict(yaml.load(TASKS[task].read_text(encoding="utf-8"), _TaskLoader))
 
 
 class _TaskLoader(yaml.SafeLoader):

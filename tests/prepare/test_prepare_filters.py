@@ -6,13 +6,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 from prepare_inputs import DATA, MakeRun
 
 from pipeline.config import parse_config, signature
 from pipeline.errors import StageError, UserError
+from pipeline.evaluate.config import EvaluationConfig
 from pipeline.prepare import PreparedData, prepare
-from pipeline.prepare.evaluation_sets import EvaluationSets
+from pipeline.prepare.evaluation_sets import EvaluationSets, set_configs
 from pipeline.prepare.example import Example, Rendered
 from pipeline.prepare.preparation import Preparation
 from pipeline.prepare.record import Fault
@@ -173,6 +175,17 @@ def test_overlap_with_evaluation_sets(tmp_path: Path, make_run: MakeRun) -> None
     assert len({reported.key, dropped.key, ignored.key}) == 3
     _source(tmp_path, {"question": "Changed.", "answer": "1"}, name="test.jsonl")
     assert run("report").key != reported.key, "their content is part of the key"
+
+
+@pytest.mark.parametrize(
+    ("task", "split"),
+    [("csqa_full", "validation"), ("arc_full", "test"), ("piqa", "validation"), ("boolq", "validation")],
+)
+def test_of_a_saved_folder_the_split_is_compared_that_is_scored(tmp_path: Path, task: str, split: str) -> None:
+    splits = {name: datasets.Dataset.from_list([{"question": name}]) for name in ("train", "validation", "test")}
+    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "folder"))
+    evaluation = EvaluationConfig.model_validate({"tasks": [task], "data": {task: str(tmp_path / "folder")}})
+    assert [*EvaluationSets.open(set_configs(evaluation, []), n=1).grams] == [split]
 
 
 @pytest.mark.parametrize("n", range(1, 10))
