@@ -12,6 +12,7 @@ from pipeline.errors import UserError
 from pipeline.evaluate.catalogue import TASKS, scored_split
 from pipeline.evaluate.config import EvaluationConfig
 from pipeline.prepare.config import SourceConfig
+from pipeline.prepare.record import Record
 from pipeline.prepare.sources import Source, open_sources
 from pipeline.prepare.words import ngrams, runs, texts_of, words_of
 
@@ -61,6 +62,14 @@ def _own_definition(task: str) -> dict[str, Any]:
     return dict(yaml.load(TASKS[task].read_text(encoding="utf-8"), _TaskLoader))
 
 
+def _documents(name: str, source: Source) -> Iterator[Record]:
+    for record in source.records():
+        if record.fault:
+            file = f"{source.config.path}/{record.file}" if record.file else source.config.path
+            raise UserError(f"evaluation set {name}: {file}:{record.line}: {record.fault}")
+        yield record
+
+
 class _TaskLoader(yaml.SafeLoader):
     """Reads a task's file without importing its functions."""
 
@@ -84,14 +93,14 @@ class EvaluationSets:
         """Read all documents; what is held grows with the evaluation sets, not with the training rows.
 
         Raises:
-            UserError: a set can't be read.
+            UserError: a set, or a row of one, can't be read: what it holds could not be compared.
         """
         sources = dict(zip(configs, open_sources(configs.values()), strict=True))
         grams: dict[str, str] = {}
         sizes: dict[str, dict[str, int]] = {}
         for name, source in sources.items():
             documents = short = 0
-            for record in source.records():
+            for record in _documents(name, source):
                 found = [gram for text in texts_of(record.values) for gram in ngrams(text, n)]
                 for gram in found:
                     grams.setdefault(gram, name)

@@ -1,5 +1,6 @@
 """Each filter against a plain reference, its count and examples in the manifest, and its part in the key."""
 
+import gzip
 import json
 import random
 import time
@@ -186,6 +187,20 @@ def test_of_a_saved_folder_the_split_is_compared_that_is_scored(tmp_path: Path, 
     datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "folder"))
     evaluation = EvaluationConfig.model_validate({"tasks": [task], "data": {task: str(tmp_path / "folder")}})
     assert [*EvaluationSets.open(set_configs(evaluation, []), n=1).grams] == [split]
+
+
+@pytest.mark.parametrize(("name", "content", "place"), [
+    ("x.jsonl", b'{"question": "a"}\n{"question": ', "x.jsonl:2: broken JSON"),
+    ("x.json", b'[{"question": "a"},\n', "x.json:2: the list of rows is not closed"),
+    ("x.jsonl.gz", gzip.compress(b'{"question": "a"}\n' * 99)[:-9], r"x.jsonl.gz:\d+: the compressed data is damaged"),
+])  # fmt: skip
+def test_an_evaluation_set_that_is_not_read_whole_is_refused(
+    tmp_path: Path, make_run: MakeRun, name: str, content: bytes, place: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    overlap = {"mode": "report", "files": [str(tmp_path / name)]}
+    with pytest.raises(UserError, match=f"evaluation set {name}: .*{place}"):
+        prepare(*make_run(DATA / "alpaca.json", filters={"overlap": overlap}))
 
 
 @pytest.mark.parametrize("n", range(1, 10))
