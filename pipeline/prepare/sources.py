@@ -15,7 +15,7 @@ from pipeline.errors import UserError
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.containers import DAMAGES, DataFile, content_hash, find_files
 from pipeline.prepare.labels import join_labels, read_labels
-from pipeline.prepare.mapping import map_row, place
+from pipeline.prepare.mapping import ABSENT, map_row, place
 from pipeline.prepare.readers import read_delimited, read_json, read_json_lines, read_text_lines
 from pipeline.prepare.record import Fault, Record
 from pipeline.prepare.tables import load_hub, load_saved, read_arrow, read_dataset, read_parquet
@@ -64,7 +64,7 @@ class Source:
         yield from _take(found, *self.taken, Random(f"{self.config.seed}:{self.label}")) if self.taken else found
 
     def _all(self) -> Iterator[Record]:
-        any_row, seen = False, set[str]()
+        any_row, seen = False, set[bytes]()
         try:
             for record in islice(self.rows(), self.config.limit):
                 any_row = True
@@ -74,7 +74,7 @@ class Source:
         if not any_row:
             raise UserError(f"{self.config.path}: holds no rows")
 
-    def _mapped(self, record: Record, seen: set[str]) -> Record:
+    def _mapped(self, record: Record, seen: set[bytes]) -> Record:
         if record.values is None:
             return record
         try:
@@ -85,8 +85,10 @@ class Source:
             return replace(record, values=None, fault=fault)
 
 
-def _check_new(value: Any, name: str, seen: set[str]) -> None:
-    key = repr(value)
+def _check_new(value: Any, name: str, seen: set[bytes]) -> None:
+    if value in (ABSENT, None, ""):
+        raise Fault(f"no value in {name!r}, of which each is used once")
+    key = hashlib.blake2b(repr(value).encode(), digest_size=16).digest()
     if key in seen:
         raise Fault(f"another row has the same {name!r}")
     seen.add(key)

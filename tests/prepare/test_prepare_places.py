@@ -88,6 +88,12 @@ def test_each_value_of_a_unique_column_is_used_once(tmp_path: Path) -> None:
     assert _values(_source(tmp_path / "x.jsonl", unique="a")) == [{"a": 1}, {"a": 2}, "another row has the same 'a'"]
 
 
+def test_rows_without_a_unique_value_are_rejected_as_such(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(_lines({"a": None}, {"a": 0}, {"b": 1}, {"a": ""}, {"a": None}))
+    missing = "no value in 'a', of which each is used once"
+    assert _values(_source(tmp_path / "x.jsonl", unique="a")) == [missing, {"a": 0}, missing, missing, missing]
+
+
 def _numbered(path: Path, rows: int) -> str:
     path.write_text(_lines(*({"a": index} for index in range(rows))))
     return str(path)
