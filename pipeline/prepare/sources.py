@@ -106,7 +106,7 @@ def open_sources(configs: Iterable[SourceConfig]) -> list[Source]:
     """Open and hash all sources; equal file names get a number, so that row ids stay unique.
 
     Raises:
-        UserError: a source is missing, empty, unreadable or of an unknown form, or some have a weight and others none.
+        UserError: a source is missing, empty, unreadable or of an unknown form, or weights make no mix.
     """
     sources: list[Source] = []
     for config in configs:
@@ -117,7 +117,11 @@ def open_sources(configs: Iterable[SourceConfig]) -> list[Source]:
 
 
 def _mixed(sources: list[Source]) -> list[Source]:
-    """The sources with the number of rows that `count` and `weight` take of each."""
+    """The sources with the number of rows that `count` and `weight` take of each.
+
+    Raises:
+        UserError: some have a weight and others none, or a weight takes no row.
+    """
     weighted = [source for source in sources if source.config.weight is not None]
     if weighted and (len(weighted) < len(sources) or any(source.config.count for source in sources)):
         raise UserError("data.sources: either every source has a `weight` and none a `count`, or none has a weight")
@@ -126,10 +130,21 @@ def _mixed(sources: list[Source]) -> list[Source]:
     there = [sum(1 for _ in source.records()) if _counted(source) else 0 for source in sources]
     largest = min((rows / (source.config.weight or 1) for source, rows in zip(sources, there, strict=True)), default=0)
     return [
-        replace(source, taken=(source.config.count or round((source.config.weight or 0) * largest), rows))
-        if rows else source
+        replace(source, taken=(source.config.count or _weighted(source, largest, rows), rows)) if rows else source
         for source, rows in zip(sources, there, strict=True)
-    ]  # fmt: skip
+    ]
+
+
+def _weighted(source: Source, largest: float, rows: int) -> int:
+    """The rows that a source's weight takes; a weight of 1 takes `largest`."""
+    weight = source.config.weight or 0
+    wanted = round(weight * largest)
+    if not wanted:
+        raise UserError(
+            f"{source.config.path}: weight = {weight:g} takes none of its {rows} rows beside the other sources' weights: "
+            "raise it, or leave the source out"
+        )
+    return wanted
 
 
 def _counted(source: Source) -> bool:

@@ -115,5 +115,7 @@ def test_weights_take_the_largest_mix_without_a_repeat(tmp_path: Path) -> None:
     mixed = open_sources([SourceConfig(path=path, weight=weight) for path, weight in zip(paths, (1, 2), strict=True)])
     assert [source.taken for source in mixed] == [(20, 100), (40, 40)]
     assert [len(_values(source)) for source in mixed] == [20, 40]
+    with pytest.raises(UserError, match=r"y\.jsonl: weight = 0.001 takes none of its 40 rows"):
+        open_sources([SourceConfig(path=paths[0], weight=1), SourceConfig(path=paths[1], weight=0.001)])
     with pytest.raises(UserError, match="either every source has a `weight`"):
         open_sources([SourceConfig(path=paths[0], weight=1), SourceConfig(path=paths[1])])
