@@ -141,7 +141,7 @@ def _weighted(source: Source, largest: float, rows: int) -> int:
     wanted = round(weight * largest)
     if not wanted:
         raise UserError(
-            f"{source.config.path}: weight = {weight:g} takes none of its {rows} rows beside the other sources' weights: "
+            f"{source.config.path}: weight = {weight:g} takes none of its {rows} rows beside the other sources: "
             "raise it, or leave the source out"
         )
     return wanted
