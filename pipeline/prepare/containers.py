@@ -131,11 +131,16 @@ class _Zstd(io.RawIOBase):
         return True
 
 
-def find_files(path: str, pattern: str | None) -> list[DataFile]:
+Found = tuple[list[DataFile], list[DataFile]]
+"""Files that can be read, and others beside them, whose ending is none of `ENDINGS`."""
+
+
+def find_files(path: str, pattern: str | None) -> Found:
     """The files that a path means: itself, those of a glob, of a zip archive, or of a folder (with a pattern).
 
     Returns:
         Files in the order of their names; none where the path is a folder without a pattern, or may be a hub id.
+        Of several, those that can't be read stand apart.
 
     Raises:
         UserError: there is no such file, none fits, the archive is broken, or holds further archives.
@@ -144,14 +149,14 @@ def find_files(path: str, pattern: str | None) -> list[DataFile]:
     if place.is_file() and place.suffix.lower() == ".zip":
         return _members(place, path, pattern)
     if place.is_file():
-        return [DataFile(place, path)]
+        return [DataFile(place, path)], []
     if place.is_dir() and pattern:
         return _globbed(place, path, pattern)
     if has_magic(path) and not place.exists():
         first = next(index for index, part in enumerate(place.parts) if has_magic(part))
         return _globbed(Path(*place.parts[:first]), path, str(Path(*place.parts[first:])))
     _refuse_missing(place, path)
-    return []
+    return [], []
 
 
 def _refuse_missing(place: Path, path: str) -> None:
@@ -164,13 +169,13 @@ def _refuse_missing(place: Path, path: str) -> None:
         raise UserError(f"{path}: no such file, and not the form of a hub id (owner/name)")
 
 
-def _globbed(folder: Path, shown: str, pattern: str) -> list[DataFile]:
+def _globbed(folder: Path, shown: str, pattern: str) -> Found:
     names = sorted(glob(pattern, root_dir=folder, recursive=True))
     files = [DataFile(folder / name, f"{folder / name}", name) for name in names if (folder / name).is_file()]
-    return _readable(files, shown, pattern)
+    return _sorted_out(files, shown, pattern)
 
 
-def _members(path: Path, shown: str, pattern: str | None) -> list[DataFile]:
+def _members(path: Path, shown: str, pattern: str | None) -> Found:
     try:
         with zipfile.ZipFile(path) as archive:
             names = sorted(info.filename for info in archive.infolist() if not info.is_dir())
@@ -183,16 +188,16 @@ def _members(path: Path, shown: str, pattern: str | None) -> list[DataFile]:
     if nested:
         raise UserError(f"{shown}: holds a further archive, {nested[0]}: unpack it, or name others by `files:`")
     files = [DataFile(path, f"{shown}/{name}", name, name) for name in wanted]
-    return _readable(files, shown, pattern)
+    return _sorted_out(files, shown, pattern)
 
 
-def _readable(files: list[DataFile], shown: str, pattern: str | None) -> list[DataFile]:
+def _sorted_out(files: list[DataFile], shown: str, pattern: str | None) -> Found:
     found = [file for file in files if file.ending in ENDINGS]
     if not found:
         seen = f", only {', '.join(file.name for file in files[:5])}" if files else ""
         of = f" of {pattern!r}" if pattern else ""
         raise UserError(f"{shown}: holds no file{of} that can be read ({', '.join(ENDINGS)}){seen}")
-    return found
+    return found, [file for file in files if file not in found]
 
 
 def content_hash(files: list[DataFile]) -> str:

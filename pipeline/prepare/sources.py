@@ -48,6 +48,8 @@ class Source:
     rows: Callable[[], Iterator[Record]]
     taken: tuple[int, int] | None = None
     """(rows taken, rows there) where `count` or `weight` takes a part, or repeats."""
+    skipped: tuple[str, ...] = ()
+    """Files of a glob, folder or archive that are not read: their ending tells no form."""
 
     @property
     def identity(self) -> list[Any]:
@@ -153,8 +155,10 @@ def _counted(source: Source) -> bool:
 
 def _open(config: SourceConfig, label: str) -> Source:
     try:
-        files = find_files(config.path, config.files)
+        files, others = find_files(config.path, config.files)
         source = _of_files(files, config, label) if files else _of_dataset(config, label)
+        skipped = tuple(file.name for file in others if config.labels not in (file.name, str(file.path)))
+        source = replace(source, skipped=skipped)
         if config.labels is None:
             return source
         labels = read_labels(config)

@@ -42,8 +42,11 @@ def obtain(config: RunConfig, folder: RunFolder, processes: int = 1) -> Prepared
     if prepared is None:
         prepared, reused = publish(path, lambda writer: _write(preparation, writer, processes), console.print)
         Shares(path).remove()
-    sources = {source.label: source.config.path for source in preparation.sources}
-    write_json(folder.prepare_manifest, {**prepared.manifest, "paths": sources})
+    paths = {source.label: source.config.path for source in preparation.sources}
+    skipped = {source.label: source.skipped for source in preparation.sources if source.skipped}
+    write_json(folder.prepare_manifest, {**prepared.manifest, "paths": paths, "skipped": skipped})
+    for label, names in skipped.items():
+        console.print(f"prepare: {paths[label]}: not read, the ending tells no form: {', '.join(names)}")
     console.print(_summary(prepared, reused))
     return prepared
 

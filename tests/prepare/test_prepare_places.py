@@ -52,6 +52,16 @@ def test_globs_and_folders_read_files_in_order(tmp_path: Path) -> None:
         _source(tmp_path / "*.csv")
 
 
+def test_files_that_are_not_read_are_named(archive: Path, tmp_path: Path) -> None:
+    assert _source(archive).skipped == ("set/labels.lst",)
+    assert _source(archive, labels="set/labels.lst").skipped == _source(archive, files="*.jsonl").skipped == ()
+    for name in ("a.jsonl", "b.jsonl.xz", "README"):
+        (tmp_path / name).write_text(_lines({"a": name}))
+    assert _source(tmp_path / "*a*").skipped == ()
+    source = _source(tmp_path / "*[!p]")
+    assert (_values(source), source.skipped) == ([{"a": "a.jsonl"}], ("README", "b.jsonl.xz"))
+
+
 def test_labels_join_by_line(archive: Path, tmp_path: Path) -> None:
     joined = _source(archive, files="*/a.jsonl", labels="set/labels.lst")
     assert _values(joined) == [{"a": 1, "answer": "yes"}, "a label without a row"]

@@ -114,6 +114,19 @@ def test_reuse_is_said(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) ->
     assert list(first.rows()) == list(second.rows())
 
 
+def test_files_that_are_not_read_are_said(
+    tmp_path: Path, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("a.jsonl", "b.jsonl.xz"):
+        _lines(tmp_path / "data" / name, GOOD)
+    for _ in range(2):  # also when the rows come from the cache
+        config, folder = make_run(tmp_path / "data" / "*")
+        prepare(config, folder)
+        assert f"{tmp_path}/data/*: not read, the ending tells no form: b.jsonl.xz" in capsys.readouterr().err
+        assert read_json(folder.prepare_manifest)["skipped"] == {"*": ["b.jsonl.xz"]}
+
+
 def test_key_does_not_depend_on_where_things_lie(tmp_path: Path, make_run: MakeRun) -> None:
     key = prepare(*make_run(DATA / "alpaca.json")).key
     (tmp_path / "alpaca.json").write_bytes((DATA / "alpaca.json").read_bytes())
