@@ -93,6 +93,17 @@ def test_what_is_missing_stands_on_the_page(page: Path) -> None:
     assert "failed: disk is full" in section and '<th scope="row">Bitune</th><td>43</td><td>arc</td>' in section
 
 
+def test_published_numbers_are_sorted_among_ours_in_every_unit(make_run: MakeRun, tmp_path: Path) -> None:
+    perplexity = {"main_metric": "perplexity", "metrics": {"perplexity": 8.5}}
+    cells = [make_run("A", 42, {"piqa": 0.5, "lambada": 0.5}, lambada=perplexity)]
+    published = {"Blog": {"piqa": "52.5 ± 0.7", "lambada": "9.06", "device h": "1.5"}}
+    layout = Layout(cost=("hours",))
+    report(cells, "T", None, tmp_path, Console(file=io.StringIO()), layout, reference=published)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    rows = [re.findall(r'data-order="([^"]+)"', row) for row in re.findall(r"<tr data-row=.*?</tr>", text, re.DOTALL)]
+    assert rows[:2] == [["0.5", "8.5", "3600"], ["0.525", "9.06", "5400"]]
+
+
 def test_long_runs_are_thinned_out(make_run: MakeRun) -> None:
     cell = make_run("A", 42, {"piqa": 0.5}, method="bitune")
     log(cell, 1000, layers=2)
