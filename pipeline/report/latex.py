@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from unicodedata import normalize
 
-from pipeline.report.entry import NOISE, Entry, Row, Table
+from pipeline.report.entry import NOISE, UNTESTED, Entry, Row, Table
 from pipeline.report.text import printable, shortened
 
 SPECIAL = {
@@ -50,7 +50,7 @@ MARKS = "§°²³µ·†‡€\u2013\u2014\u2018\u2019\u201c\u201d"
 UNKNOWN = "ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲų"
 """Latin letters that pdflatex has not without a package for further fonts."""
 
-APPROXIMATELY = r"\,\approx"
+IN_MATHEMATICS = {NOISE: r"\,\approx", UNTESTED: r"\,?"}
 PAGE = 45
 """Rows that fit on a page under a long caption: what a float has beyond, LaTeX prints off the paper."""
 LONGEST = 150
@@ -164,7 +164,9 @@ def _cell(entry: Entry) -> str:
 
 def _signed(change: str) -> str:
     """Difference and mark of noise in mathematics, so that the minus is one."""
-    return f"${change.replace(NOISE, APPROXIMATELY)}$" if change else ""
+    for mark, symbol in IN_MATHEMATICS.items():
+        change = change.replace(mark, symbol)
+    return f"${change}$" if change else ""
 
 
 def _raised(text: str) -> str:

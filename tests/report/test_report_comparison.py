@@ -1,16 +1,21 @@
 """Paired tests: against SciPy and statsmodels, against hand computations, and by simulation."""
 
+import io
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import comb, isclose, sqrt
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from pipeline.report import Cell, Layout, build_table
+from pipeline.report import Cell, Layout, build_table, report
 from pipeline.report.caption import caption
 from pipeline.report.paired import bootstrap_means, compare, holm, interval_and_p, mcnemar_p
 
@@ -183,7 +188,27 @@ def test_what_cannot_be_paired_is_not_tested(make_run: MakeRun, fault: str) -> N
     elif fault == "edited":
         path.write_text("\n".join([lines[-1], *lines[1:]]))
     table = build_table(cells, "t", "LoRA")
-    assert table.rows[1].change == "+50.0" and "Differences are not tested" in table.caption
+    assert table.rows[1].change == "+50.0 ?" and "?: not tested (that needs complete numbers" in table.caption
+
+
+@pytest.mark.parametrize("differences", ["average", "tasks"])
+def test_what_is_not_tested_has_a_mark_of_its_own_in_every_file(
+    make_run: MakeRun, tmp_path: Path, differences: Any
+) -> None:
+    cells = [
+        make_run(row, 42, {"piqa": rights(count), "arc": rights(count)}, training={"epochs": epochs})
+        for epochs, (row, count) in enumerate({"A": 20, "Better": 55, "Lost": 55}.items(), start=1)
+    ]
+    cells[2].folder.samples("arc").unlink()
+    console = Console(file=io.StringIO(), width=200)
+    table = report(cells, "t", "A", tmp_path, console, Layout(differences=differences, average="average"))
+    assert [row.entries[2].noise for row in table.rows] == ["", "", "?"]
+    assert table.rows[1].entries[0].noise == "" and table.caption.count("?") == 1 and "≈: within" in table.caption
+    shown = [console.file.getvalue(), *((tmp_path / f"report.{kind}").read_text() for kind in ("md", "html", "tex"))]  # type: ignore[attr-defined]
+    lost = r"(\+58\.3|\$\+58\.3) (\\,)?\?"
+    assert all(len(re.findall(lost, text)) == (1 if differences == "average" else 2) for text in shown)
+    report(cells[:2], "t", "A", tmp_path, console)
+    assert "?" not in (tmp_path / "report.md").read_text()
 
 
 def test_intervals_in_place_of_deviations(make_run: MakeRun) -> None:

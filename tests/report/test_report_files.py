@@ -40,9 +40,9 @@ def test_markdown_is_as_expected(demo_cells: list[Cell], tmp_path: Path) -> None
         "# Demo\\_1\n\n"
         "| method | piqa | arc | average | Δ LoRA |\n"
         "| :-- | --: | --: | --: | --: |\n"
-        "| Pretrained | 50.0 | 25.0 | 37.5 | -7.5 |\n"
+        "| Pretrained | 50.0 | 25.0 | 37.5 | -7.5 ? |\n"
         "| LoRA | 55.0 ± 7.1 | 35.0 ± 7.1 | 45.0 ± 7.1 |  |\n"
-        "| Bitune | **70.0** ± 0.0 | **40.0** ± 14.1 | **55.0** ± 7.1 | +10.0 |\n\n"
+        "| Bitune | **70.0** ± 0.0 | **40.0** ± 14.1 | **55.0** ± 7.1 | +10.0 ? |\n\n"
         f"{table.caption}\n"
     )
 
@@ -55,9 +55,9 @@ def test_latex_rows_are_as_expected(demo_cells: list[Cell], tmp_path: Path) -> N
         r"\toprule",
         r"method & piqa & arc & average & $\Delta$ LoRA \\",
         r"\midrule",
-        r"Pretrained & 50.0 & 25.0 & 37.5 & $-7.5$ \\",
+        r"Pretrained & 50.0 & 25.0 & 37.5 & $-7.5 \,?$ \\",
         r"LoRA & 55.0 $\pm$ 7.1 & 35.0 $\pm$ 7.1 & 45.0 $\pm$ 7.1 &  \\",
-        r"Bitune & \textbf{70.0} $\pm$ 0.0 & \textbf{40.0} $\pm$ 14.1 & \textbf{55.0} $\pm$ 7.1 & $+10.0$ \\",
+        r"Bitune & \textbf{70.0} $\pm$ 0.0 & \textbf{40.0} $\pm$ 14.1 & \textbf{55.0} $\pm$ 7.1 & $+10.0 \,?$ \\",
         r"\bottomrule",
     ]
     assert "\n".join(lines) in (tmp_path / "report.tex").read_text(encoding="utf-8")
