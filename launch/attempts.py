@@ -5,16 +5,17 @@ import os
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import takewhile
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Literal
 
 from launch.profile import Job
 from launch.progress import json_object
+from launch.slurm import own_job
 
 End = Literal["complete", "stopped", "failed", "lost"]
 FAILURES = 3
-"""Failures at the same point after which a cell is given up."""
+"""Failures without getting further after which a cell is given up."""
 STARTS = 10
 """Starts that got no further, whatever ended them: a time limit may be shorter than the way to the first step."""
 
@@ -36,7 +37,10 @@ class Attempts:
 
     def begin(self, reached: int) -> None:
         """A start, with what was reached before."""
-        place = {"host": socket.gethostname(), "slurm_job": os.environ.get("SLURM_JOB_ID")}
+        place = {
+            "host": socket.gethostname(),
+            "slurm_job": own_job(os.environ) if "SLURM_JOB_ID" in os.environ else None,
+        }
         self._write({"event": "begin", "reached": reached, **place})
 
     def finish(self, end: End, reached: int, status: int, reason: str = "") -> None:
@@ -76,10 +80,11 @@ class Attempts:
     def verdict(self, reached: int) -> str:
         """Why another start is hopeless, or "" """
         attempts = self.read(reached)
-        stuck = list(takewhile(lambda attempt: attempt.reached == reached, reversed(attempts)))
+        furthest = max([reached, *(attempt.reached for attempt in attempts)])
+        stuck = list(dropwhile(lambda attempt: attempt.reached < furthest, attempts))
         failures = sum(attempt.end == "failed" for attempt in stuck)
         if failures >= FAILURES:
-            return f"given up: failed {failures} times at the same point"
+            return f"given up: failed {failures} times and got no further"
         if len(stuck) >= STARTS:
             return f"given up: {len(stuck)} starts got no further; is the time limit too short?"
         return ""

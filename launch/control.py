@@ -1,7 +1,7 @@
 """What `dualtune grid` does, on Slurm and on this machine alike."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rich.live import Live
@@ -80,8 +80,10 @@ class Control:
         plans = plan_cells(self.grid)
         check_evaluations(plans)
         if only_failed:
-            again = {state.cell.folder.root for state in self._failed()}
-            plans = [_again(planned, planned.cell.folder.root in again) for planned in plans]
+            look = self._look()
+            again = {state.cell.folder.root.name for state in look.states() if state.word in AGAIN}
+            queued = {name for name, _ in look.flights}
+            plans = [_again(planned, again, queued) for planned in plans]
         found = Submitter(self.grid, self.profile, tell).submit(plans)
         tell(summary(plans, self.grid.waiting))
         self._show_jobs(found)
@@ -178,12 +180,12 @@ def _is_stuck(state: CellState) -> bool:
     return state.word == "not submitted" and bool(state.detail)
 
 
-def _again(planned: CellPlan, has_failed: bool) -> CellPlan:
-    """The plan of a cell that has failed; of another one an empty plan."""
-    if not has_failed:
-        return CellPlan(planned.cell, {})
-    planned.cell.folder.failure.unlink(missing_ok=True)
-    return planned
+def _again(planned: CellPlan, failed: Collection[str], queued: Collection[str]) -> CellPlan:
+    """The plan of a cell that has failed, or that is in the queue, since the new table waits for it; of others none."""
+    name = planned.cell.folder.root.name
+    if name in failed:
+        planned.cell.folder.failure.unlink(missing_ok=True)
+    return planned if name in failed or name in queued else CellPlan(planned.cell, {})
 
 
 def _remember(flights: Sequence[Flight]) -> None:

@@ -139,6 +139,7 @@ def _log_pattern(submission: Path, number: int, is_array: bool) -> str:
 def _setup(profile: Profile, submission: Path) -> list[str]:
     """Modules, the profile's lines, its environment, and the code of the submission."""
     return [
+        "trap '' USR1",  # the warning may come before the supervisor can listen, and would end the script
         "set -e",
         *(f"module load {shlex.quote(module)}" for module in profile.modules),
         *profile.setup,

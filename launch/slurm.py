@@ -34,13 +34,19 @@ class Queued(NamedTuple):
 
 
 def is_available() -> bool:
-    """Whether there is a Slurm that answers."""
+    """Whether this is a machine of a cluster.
+
+    Raises:
+        StageError: it is, but the controller does not answer: jobs may be in its queue, so nothing else will do.
+    """
     if shutil.which("sbatch") is None:
         return False
-    try:
-        return "UP" in _ask(["scontrol", "ping"])
-    except StageError:
-        return False
+    done = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=SECONDS, check=False)
+    if " is DOWN" in done.stdout and " is UP" not in done.stdout:
+        raise StageError(
+            "Slurm does not answer (`scontrol ping`): try again later, or leave it out by --executor local"
+        )
+    return done.returncode == 0
 
 
 def max_array_size() -> int:
@@ -75,30 +81,40 @@ def _queued(line: str) -> Queued:
     return Queued(Task(job, int(index) if index.isdigit() else 0), raw, state, reason, name)
 
 
-def is_running(raw: str) -> bool:
-    """Whether a job runs and nobody is ending it."""
+def own_job(variables: Mapping[str, str]) -> str:
+    """The id of the job that this process is in, or "".
+
+    Of a task it names array and index: the bare id of an array's last task is that of the whole array too, and Slurm
+    would take it for all of its tasks.
+    """
+    array, index = (variables.get(f"SLURM_ARRAY_{name}") for name in ("JOB_ID", "TASK_ID"))
+    return f"{array}_{index}" if array and index else variables.get("SLURM_JOB_ID", "")
+
+
+def is_running(job: str) -> bool:
+    """Whether a job runs and nobody is ending it, as far as Slurm says: a busy controller ends no job."""
     try:
-        return _ask(["squeue", "-h", "-j", raw, "-o", "%T"]).strip() == "RUNNING"
-    except StageError:
-        return False
+        return _ask(["squeue", "-h", "-j", job, "-o", "%T"]).strip() == "RUNNING"
+    except StageError as error:
+        return "Invalid job id" not in str(error)
 
 
-def end_time(raw: str) -> float | None:
+def end_time(job: str) -> float | None:
     """Unix time of a job's time limit; None if it has none. Not every version of Slurm tells jobs themselves."""
     try:
-        text = _ask(["squeue", "-h", "-j", raw, "-o", "%e"]).strip()
+        text = _ask(["squeue", "-h", "-j", job, "-o", "%e"]).strip()
         return datetime.fromisoformat(text).timestamp()
     except (StageError, ValueError):
         return None
 
 
-def requeue(raw: str) -> None:
+def requeue(job: str) -> None:
     """Put a running job back into the queue; it is ended for that.
 
     Raises:
         StageError: Slurm refuses.
     """
-    _ask(["scontrol", "requeue", raw])
+    _ask(["scontrol", "requeue", job])
 
 
 def cancel(tasks: Sequence[Task], whole: Sequence[str] = ()) -> None:

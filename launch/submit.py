@@ -61,7 +61,7 @@ class Submitter:
         for array in plan.arrays:
             submitted[array.number] = self._submit_array(submission, array, submitted, lock)
         self._submit_table(submission, plan.aggregate, [*submitted.values(), *sorted(ids)], lock)
-        if old_table:  # this one waits for those jobs too
+        if old_table and _cells(old_table.submission.grid()) <= _cells(self.grid):  # this one waits for those jobs too
             slurm.cancel([], whole=[old_table.queued.raw])
 
     def _submit_array(self, submission: Submission, array: Array, submitted: dict[int, str], lock: int) -> str:
@@ -88,6 +88,11 @@ class Submitter:
         job = slurm.submit(path, arguments, keep=[lock])
         submission.write(replace(record, id=job))
         return job
+
+
+def _cells(grid: Grid) -> set[str]:
+    """Names of the runs, known or still to be chosen, that a table has."""
+    return {str(cell) for cell in (*grid.cells, *(one.cell for one in grid.waiting))}
 
 
 def script_of(record: Record, resources: Resources, profile: Profile, submission: Path) -> str:

@@ -29,6 +29,9 @@ STOPS = {*SIGNALS, signal.SIGALRM}
 EARLY = 75.0
 """Slurm sends the signal before a time limit up to a minute too early."""
 POLL = 0.2
+STUCK = 0.8
+"""The part of the time between deadline and time limit that a stage may take to stop."""
+NAMES = {number.value: number.name for number in signal.Signals}
 PATIENCE = 600.0
 """Seconds to wait for the end that a requeued job comes to."""
 
@@ -39,11 +42,12 @@ class Supervisor:
     def __init__(self, job: Job, cell: GridCell, resources: Resources, profile: Profile, submission: str) -> None:
         self.job, self.cell, self.resources, self.profile = job, cell, resources, profile
         self.folder = cell.folder
-        self.raw = os.environ["SLURM_JOB_ID"]
+        self.own = slurm.own_job(os.environ)
         self.attempts = Attempts(self.folder.root / "attempts.jsonl", submission, job)
         self.received: int | None = None
-        end = slurm.end_time(self.raw)
-        self.deadline = end - margin(resources.seconds) if end else float("inf")
+        end = slurm.end_time(self.own)
+        self.margin = margin(resources.seconds)
+        self.deadline = end - self.margin if end else float("inf")
 
     def run(self) -> int:
         """Exit status of the job; a job that goes back into the queue is ended before it has one."""
@@ -66,15 +70,18 @@ class Supervisor:
         self.received = self.received or number
 
     def _wait(self, stage: subprocess.Popen[bytes]) -> int:
-        """Wait for the stage, asking it once to stop."""
+        """Wait for the stage, asking it once to stop. One that is stuck is ended before the job's time is over, after
+        which Slurm would not start it again."""
         asked = False
         while stage.poll() is None:
             if time.time() >= self.deadline:
                 self.received = self.received or signal.SIGALRM
             if self.received and not asked:
                 asked = True
-                tell(f"{signal.Signals(self.received).name}: asking the stage to stop")
+                tell(f"{NAMES[self.received]}: asking the stage to stop")
                 stage.send_signal(signal.SIGUSR1)  # srun hands this one on to all its tasks
+            if time.time() >= self.deadline + STUCK * self.margin:
+                stage.kill()
             time.sleep(POLL)
         return stage.returncode
 
@@ -92,7 +99,7 @@ class Supervisor:
         ]  # fmt: skip
 
     def _environment(self) -> dict[str, str]:
-        start = "-".join([self.raw, os.environ.get("SLURM_RESTART_COUNT", "0")])
+        start = "-".join([self.own, os.environ.get("SLURM_RESTART_COUNT", "0")])
         meeting = self.folder.root / "train" / "rendezvous" / f"{start}.json"
         own = {SUPERVISED: "1", "DUALTUNE_RENDEZVOUS": str(meeting.absolute())}
         threads = {"OMP_NUM_THREADS": str(self.resources.cpus_per_task)}
@@ -112,8 +119,7 @@ class Supervisor:
         if status == UserError.status:  # no other start would cure it
             self._finish("failed", status)
             return status
-        if number > 0:
-            name = signal.Signals(number).name
+        if name := NAMES.get(number):
             record_failure(self.folder, self.job, f"killed by {name}" + (" (out of memory?)" if number == 9 else ""))
         elif not failure(self.folder):
             record_failure(self.folder, self.job, f"its process ended with status {status} and left no valid result")
@@ -127,16 +133,16 @@ class Supervisor:
         """Back into the queue, unless that is hopeless or somebody is ending the job."""
         if hopeless := self.attempts.verdict(self._reached()):
             return self._give_up(hopeless)
-        if not slurm.is_running(self.raw):
+        if not slurm.is_running(self.own):
             tell("the job is being ended")
             return status
         self.received = None  # Slurm's signal may arrive before its answer does
         try:
-            slurm.requeue(self.raw)
+            slurm.requeue(self.own)
         except StageError as error:
             record_failure(self.folder, self.job, f"cannot be put back into the queue: {error}")
             return status
-        tell(f"job {self.raw} is put back into the queue")
+        tell(f"job {self.own} is put back into the queue")
         until = time.monotonic() + PATIENCE
         while not self.received and time.monotonic() < until:
             time.sleep(POLL)

@@ -70,9 +70,12 @@ class Checkpoints:
         self.ranks.first(self._rotate)
 
     def _checksums(self, folder: Path) -> dict[str, str]:
-        """SHA-256 of every file; each rank does its share, whoever wrote them."""
-        files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
-        own = {path.name: _sha256(path) for path in files[self.ranks.index :: self.ranks.count]}
+        """SHA-256 of every file; each rank does its share, whoever wrote them.
+
+        Rank 0 says which they are: on a network file system the others may see an older list.
+        """
+        files = self.ranks.first(lambda: sorted(file.name for file in folder.iterdir() if file.is_file()))
+        own = {name: _sha256(folder / name) for name in files[self.ranks.index :: self.ranks.count] if name != MANIFEST}
         found = {name: digest for part in self.ranks.gather(own) for name, digest in part.items()}
         return dict(sorted(found.items()))
 
@@ -114,7 +117,7 @@ class Checkpoints:
             StageError: the newest complete checkpoint belongs to another run.
         """
         skipped = []
-        for path in _newest_first(self.folder):
+        for path in self.ranks.first(lambda: _newest_first(self.folder)):
             try:
                 manifest = self._verified(path)
             except Damaged as damage:
@@ -125,13 +128,18 @@ class Checkpoints:
         return None, skipped
 
     def _verified(self, path: Path) -> dict[str, Any]:
-        """The manifest, once it and every file it lists are proven whole."""
-        manifest = _read_manifest(path)
-        missing = [name for name in manifest["files"] if not (path / name).is_file()]
-        if missing:
-            raise Damaged(f"{missing[0]} is missing")
+        """The manifest, once it and every file it lists are proven whole.
+
+        Raises:
+            Damaged: on every rank.
+        """
+        manifest, reason = self.ranks.first(lambda: _readable(path))
+        if manifest is None:
+            raise Damaged(reason)
         found = self._checksums(path)
         for name, expected in manifest["files"].items():
+            if name not in found:
+                raise Damaged(f"{name} is missing")
             if found[name] != expected:
                 raise Damaged(f"{name} is damaged")
         return manifest
@@ -213,6 +221,14 @@ def _manifest(
 ) -> dict[str, Any]:
     values = {"step": step, "identity": identity, "files": files, "validation_loss": validation_loss}
     return {**values, "digest": digest(values)}
+
+
+def _readable(path: Path) -> tuple[dict[str, Any] | None, str]:
+    """The manifest, or why there is none."""
+    try:
+        return _read_manifest(path), ""
+    except Damaged as damage:
+        return None, str(damage)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -19,6 +19,8 @@ def rank_variables(variables: Mapping[str, str]) -> dict[str, str]:
     if "WORLD_SIZE" in variables:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
         missing = [name for name in names if not variables.get(name)]
+        if not (variables["WORLD_SIZE"] or "1").isdecimal():
+            raise UserError(f"WORLD_SIZE = {variables['WORLD_SIZE']}: a launcher sets it to the number of processes")
         if int(variables["WORLD_SIZE"] or 1) == 1 and missing:
             return {}
         if missing:

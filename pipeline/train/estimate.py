@@ -84,7 +84,7 @@ class Memory:
     gradients: int
     optimizer: int
     working: int
-    """Weights gathered for the layers at work, and DeepSpeed's buckets."""
+    """Weights gathered for the layers at work, and the buckets of DeepSpeed, or of DDP, which hold every gradient."""
     activations: int
     host: int
     """In the CPU's memory, without buffers."""
@@ -126,7 +126,7 @@ def memory(size: Size, zero: ZeroConfig, processes: int, tokens: int, recomputes
     kept = 2 * tokens * size.width * size.layers + per_layer if recomputes else per_layer * size.layers
     return Memory(
         **{part: held.get((part, "none"), 0) for part in ("parameters", "gradients", "optimizer")},
-        working=0 if stage == 0 else bucket * (2 if stage == 3 else 1) + (live if stage == 3 else 0),
+        working={0: float32 if processes > 1 else 0, 3: 2 * bucket + live}.get(stage, bucket),
         activations=kept,
         host=sum(count for (_, place), count in held.items() if place == "cpu"),
         nvme=sum(count for (_, place), count in held.items() if place == "nvme"),

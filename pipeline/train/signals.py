@@ -102,6 +102,8 @@ class StopSignals:
             limit = float("inf") if self.deadline is None else self.deadline + self.grace
             self._watchdog = Watchdog(self.grace, limit, (*SIGNALS, DEADLINE), self._same)
             self._previous = {number: signal.signal(number, self._note) for number in (*SIGNALS, DEADLINE)}
+            if self.deadline is not None:  # also where nobody looks at `received`: while data are prepared
+                signal.setitimer(signal.ITIMER_REAL, max(SOON, self.deadline - time.time()))
             if self.ranks.count > 1:
                 self._threads = [
                     threading.Thread(target=work, args=[self._watchdog], daemon=True)
@@ -152,6 +154,8 @@ class StopSignals:
             os.kill(os.getpid(), number)
 
     def _restore(self) -> None:
+        if DEADLINE in self._previous:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
@@ -161,6 +165,8 @@ _OCCASIONS = count()
 """Ranks create their StopSignals in the same order: what was announced for an earlier one isn't for the next."""
 FOLLOW_EVERY = 0.5
 """Seconds between looks for signals to other ranks."""
+SOON = 0.001
+"""Seconds until a deadline that has passed: a timer of 0 would be none."""
 SECONDS_TO_JOIN = 5.0
 """Until a thread that waits for a rank that is gone is left behind."""
 
@@ -169,7 +175,8 @@ def _interrupted(number: int, where: str) -> Interrupted:
     return Interrupted(number, f"stopped {where}: the same command goes on")
 
 
-def deadline(variables: Mapping[str, str], grace: float) -> float | None:
-    """Unix time at which to stop: `grace` seconds before the end of the Slurm job; None outside of one."""
+def deadline(variables: Mapping[str, str], grace: float, now: float) -> float | None:
+    """Unix time at which to stop: `grace` seconds before the end of the Slurm job, or a quarter of what is left of a
+    short one; None outside of one."""
     end = variables.get("SLURM_JOB_END_TIME", "")
-    return int(end) - grace if end.isdigit() else None
+    return int(end) - min(grace, max(0.0, int(end) - now) / 4) if end.isdigit() else None

@@ -2,6 +2,7 @@
 
 import io
 import os
+import time
 from collections.abc import Iterable
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -60,7 +61,7 @@ def train(config: RunConfig, folder: RunFolder, resume: Path | None = None) -> d
     hush_deepspeed()
     ranks = join(config.training.zero.stage > 0)
     grace = config.training.grace_seconds
-    with StopSignals(grace, deadline(os.environ, grace), ranks) as signals:
+    with StopSignals(grace, deadline(os.environ, grace, time.time()), ranks) as signals:
         return _train_or_find(config, folder, ranks, signals, resume)
 
 

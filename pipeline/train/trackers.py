@@ -55,7 +55,11 @@ class Tracker:
             say(f"{self.service.name} gets no more numbers, metrics.jsonl has all ({one_line(error)})")
 
     def finish(self) -> None:
-        self.service.finish()
+        """Hand in what is left; what a service makes of it never ends a run."""
+        try:
+            self.service.finish()
+        except Exception as error:
+            say(f"{self.service.name} did not take its leave, metrics.jsonl has all numbers ({one_line(error)})")
 
 
 def start_trackers(config: RunConfig, folder: RunFolder, identity: dict[str, Any], step: int) -> list[Tracker]:
@@ -118,8 +122,10 @@ class _LocalStore(MLflowTracker):
     def finish(self) -> None:
         import mlflow
 
-        super().finish()
-        mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
+        try:
+            super().finish()
+        finally:
+            mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
 
 
 def _mlflow(config: RunConfig, folder: RunFolder, run: str, step: int) -> Tracker:

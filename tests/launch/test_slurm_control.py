@@ -8,6 +8,7 @@ import pytest
 import yaml
 from launch_inputs import (
     DATA,
+    ROOT,
     ask,
     dualtune,
     events,
@@ -45,6 +46,11 @@ def test_cancelled_and_failed_cells_are_named_and_retried(slurm_folder: Path) ->
         assert "cancelled: 1 tasks" in told and "for cells that the grid has no more: jobs " in told
         (slurm_folder / "grid.yaml").write_text(whole)
         assert "1 cancelled, 1 waiting" in grid("status", status=1)
+        assert "1 jobs in 1 arrays" in grid("retry")
+        (waits,) = ask("squeue", "-h", "-n", table_name(), "-o", "%E").splitlines()
+        assert waits.count("afterany:") == 2, "the new table waits for what was in the queue, too"
+        grid("cancel", "Base")
+        assert "1 cancelled, 1 waiting" in grid("status", status=1)
     finally:
         ask("scontrol", "update", "nodename=node[1-2]", "state=resume")
     wait_for_an_empty_queue()
@@ -61,6 +67,31 @@ def test_cancelled_and_failed_cells_are_named_and_retried(slurm_folder: Path) ->
     assert "0 jobs" in grid("retry")
 
 
+def table_name() -> str:
+    """Of the job that is in the queue."""
+    (name,) = {name for name in ask("squeue", "-h", "-o", "%j").split() if ".aggregate." in name}
+    return name
+
+
+def test_the_last_task_of_an_array_is_put_back_alone(slurm_folder: Path) -> None:
+    """Its job id is that of the whole array."""
+    script = f"""echo $SLURM_ARRAY_TASK_ID >> starts
+    cd {ROOT} && {shlex.quote(sys.executable)} -c '
+import os
+from launch.slurm import end_time, is_running, own_job, requeue
+own = own_job(os.environ)
+assert end_time(own) and is_running(own)
+if os.environ["SLURM_JOB_ID"] == os.environ["SLURM_ARRAY_JOB_ID"] and "SLURM_RESTART_COUNT" not in os.environ:
+    requeue(own)
+'; sleep 5"""
+    ask(
+        "sbatch", "--requeue", "--array=0-2", f"--chdir={slurm_folder}", "--time=5", "--output=%a.txt", "--wrap", script
+    )
+    wait_for_an_empty_queue(300)
+    starts = sorted((slurm_folder / "starts").read_text().split())
+    assert len(starts) == 4 and set(starts) == {"0", "1", "2"}, (slurm_folder / "2.txt").read_text()
+
+
 def test_a_training_that_always_dies_is_given_up_and_named(slurm_folder: Path) -> None:
     python = slurm_folder / "python"
     python.write_text(f'#!/bin/sh\n[ "$3" != train ] || kill -9 $$\nexec {shlex.quote(sys.executable)} "$@"\n')
@@ -74,7 +105,7 @@ def test_a_training_that_always_dies_is_given_up_and_named(slurm_folder: Path) -
     (run,) = slurm_folder.glob("runs/stories*")
     assert events(run) == ["begin", "failed"] * 3, logs(slurm_folder)
     assert not events(run, "evaluate"), "it is cancelled with the training that it waited for"
-    words = "given up: failed 3 times at the same point (step 0): killed by SIGKILL"
+    words = "given up: failed 3 times and got no further (step 0): killed by SIGKILL"
     done = dualtune("grid", "status", "grid.yaml", "--executor", "slurm", folder=slurm_folder)
     assert done.returncode == 1 and words in done.stdout
     assert words in (slurm_folder / "runs" / "reports" / "tiny" / "report.md").read_text()

@@ -14,7 +14,7 @@ from launch.grid import Grid, load_grid
 from launch.jobs import Task, index_list, plan_jobs
 from launch.plan import CellPlan
 from launch.profile import Profile
-from launch.slurm import Queued, clean_environment
+from launch.slurm import Queued, clean_environment, is_available, own_job
 from launch.submission import Record, Submission, submissions
 from pipeline.errors import StageError
 from pipeline.stages import STAGES, State, stages_of
@@ -84,6 +84,28 @@ def test_a_job_inherits_nothing_of_the_job_that_submits_it() -> None:
     assert clean_environment({"CUDA_VISIBLE_DEVICES": "2"}) == {"CUDA_VISIBLE_DEVICES": "2"}
 
 
+@pytest.mark.parametrize(("told", "status"), [("is DOWN", 1), ("is UP", 0), ("no configuration", 1)])
+def test_a_controller_that_does_not_answer_is_not_taken_for_no_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, status: int
+) -> None:
+    for name, words in (("sbatch", ""), ("scontrol", f"echo 'Slurmctld(primary) at head {told}'; exit {status}")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{words}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    if told == "is DOWN":
+        with pytest.raises(StageError, match="Slurm does not answer"):
+            is_available()
+    else:
+        assert is_available() == (told == "is UP")
+
+
+def test_a_task_names_itself_and_not_its_whole_array() -> None:
+    """Slurm gives the last task of an array the id of the array."""
+    task = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    assert own_job(task) == "7_2"
+    assert own_job({"SLURM_JOB_ID": "7"}) == "7" and own_job({}) == ""
+
+
 def test_a_submission_is_read_back_as_it_was(grid: Grid) -> None:
     grid = replace(grid, blocks="model", reference={"Paper": {"csqa_full": "50"}})
     submission = Submission.create(grid, Profile(max_parallel=3))
@@ -145,6 +167,13 @@ def test_three_failures_at_one_step_are_enough(tmp_path: Path) -> None:
     assert "failed 3 times" in thrice.verdict(7)
     assert thrice.verdict(8) == ""
     assert attempts(tmp_path, submission="another").verdict(7) == ""
+
+
+def test_failures_before_the_furthest_point_count(tmp_path: Path) -> None:
+    """Killed at some step between two checkpoints, each time at another one."""
+    events = [event for step in (57, 55, 56) for event in (("begin", 50), ("failed", step))]
+    assert "failed 3 times and got no further" in attempts(tmp_path, *events).verdict(56)
+    assert attempts(tmp_path, ("begin", 50), ("stopped", 100)).verdict(100) == ""
 
 
 def test_progress_and_preemption_are_no_reason_to_give_up(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_killed_stage_is_tried_three_times(queue: Queue, tmp_path: Path, monke
         assert (queue.requeued, "killed by SIGKILL" in failure(found.folder)) == (start, True)
     assert supervisor(tmp_path, stage, monkeypatch).run() == 1
     assert queue.requeued == 2
-    assert "given up: failed 3 times at the same point (step 0): killed by SIGKILL" in failure(found.folder)
+    assert "given up: failed 3 times and got no further (step 0): killed by SIGKILL" in failure(found.folder)
 
 
 def test_a_stage_that_ends_well_without_a_result_has_failed(
@@ -105,6 +105,24 @@ def test_the_stage_is_asked_to_stop_at_the_deadline(
     assert queue.requeued == 1
     events = [json.loads(line)["event"] for line in (found.folder.root / "attempts.jsonl").read_text().splitlines()]
     assert events == ["begin", "stopped"]
+
+
+def test_a_status_that_is_no_signal_is_told_and_tried_again(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = supervisor(tmp_path, "import sys; sys.exit(255)", monkeypatch)  # what a container without image ends with
+    assert found.run() == 1
+    assert queue.requeued == 1 and "ended with status 255" in failure(found.folder)
+
+
+def test_a_stage_that_is_stuck_at_the_deadline_is_killed_in_time(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = "import signal, time; signal.signal(10, signal.SIG_IGN); time.sleep(60)"
+    found = supervisor(tmp_path, stage, monkeypatch)
+    found.deadline, found.margin = time.time() + 1, 1.0
+    assert found.run() == 128 + signal.SIGALRM
+    assert queue.requeued == 1
 
 
 def test_slurm_s_early_warning_of_a_short_time_limit_is_no_reason_to_stop(

@@ -104,8 +104,9 @@ def test_how_a_run_is_shared_out_is_not_part_of_what_is_trained() -> None:
 
 
 def test_deadline_of_a_slurm_job() -> None:
-    assert deadline({"SLURM_JOB_END_TIME": "1000"}, grace=240) == 760
-    assert deadline({}, grace=240) is None
+    assert deadline({"SLURM_JOB_END_TIME": "1000"}, grace=240, now=0) == 760
+    assert deadline({"SLURM_JOB_END_TIME": "1000"}, grace=240, now=800) == 950
+    assert deadline({}, grace=240, now=0) is None
     with StopSignals(grace=60, deadline=time.time() + 3600) as early, StopSignals(60, time.time() - 1) as late:
         assert early.received is None
         assert late.received == DEADLINE == signal.SIGALRM
