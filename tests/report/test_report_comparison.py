@@ -87,7 +87,7 @@ def test_documents_and_seeds_by_hand() -> None:
 def test_no_difference_and_one_that_never_varies() -> None:
     same = answers(2, 30, 0.5)
     found = compare([(same, same)])
-    assert found is not None and found.p == 1.0 and found.within_noise and found.interval == (0.0, 0.0)
+    assert found is not None and found.p == 1.0 and found.within_noise and found.interval is None
     always = compare([(np.ones((1, 12)), np.zeros((1, 12)))])
     assert always is not None and isclose(always.p, 2 * 0.5**12)
     assert compare([(np.ones((1, 1)), np.zeros((1, 1)))]) is None
@@ -209,6 +209,19 @@ def test_what_is_not_tested_has_a_mark_of_its_own_in_every_file(
     assert all(len(re.findall(lost, text)) == (1 if differences == "average" else 2) for text in shown)
     report(cells[:2], "t", "A", tmp_path, console)
     assert "?" not in (tmp_path / "report.md").read_text()
+
+
+def test_an_interval_of_all_right_or_all_wrong_is_exact(make_run: MakeRun) -> None:
+    cells = [make_run("A", seed, {"all": [1] * 20, "none": [0] * 20, "some": rights(9, 20)}) for seed in (42, 43)]
+    entries = build_table(cells, "t", layout=Layout(spread="interval", average=None)).rows[0].entries
+    bound = 0.025 ** (1 / 20)  # so small a rate of right answers gives 20 of 20 once in 40 times
+    assert np.allclose(entries[0].interval, (bound, 1)) and np.allclose(entries[1].interval, (0, 1 - bound))
+    assert entries[0].spread == "[83.2, 100.0]" and entries[2].interval[0] > 0.2  # type: ignore[index]
+
+
+@pytest.mark.parametrize("values", [[0.7] * 20, [[1, 0], [0, 1]]])
+def test_equal_values_that_are_not_all_or_none_have_no_interval(values: list[Any]) -> None:
+    assert interval_and_p([np.atleast_2d(np.array(values, dtype=float))])[0] is None
 
 
 def test_intervals_in_place_of_deviations(make_run: MakeRun) -> None:
