@@ -167,9 +167,13 @@ def _p_of_seeds(seeds: Values) -> float | None:
 
 def _mcnemar(row: Values, baseline: Values) -> tuple[float, ...]:
     """Exact McNemar test of each pair of runs; () where documents are not just right or wrong."""
-    if not np.isin(row, (0, 1)).all() or not np.isin(baseline, (0, 1)).all():
+    if not are_right_or_wrong(row, baseline):
         return ()
     return tuple(mcnemar_p(*flips(*pair)) for pair in zip(row, baseline, strict=True))
+
+
+def are_right_or_wrong(*values: Values) -> bool:
+    return all(np.isin(one, (0, 1)).all() for one in values)
 
 
 def flips(row: Values, baseline: Values) -> tuple[int, int]:
