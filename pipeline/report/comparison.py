@@ -14,7 +14,8 @@ class Comparison:
 
     `interval` (None where every document changed by the same) and `p` are of documents and seeds together, `bootstrap`
     and `bootstrap_p` of documents alone, `seeds_p` of seeds alone (None for fewer than two pairs). `mcnemar` is the
-    exact test of each pair of runs, where documents are right or wrong. `adjusted` is p after Holm's correction.
+    exact test of each pair of runs, on one task whose documents are right or wrong. `adjusted` is p after Holm's
+    correction.
     """
 
     difference: float

@@ -9,8 +9,8 @@ from pipeline.report.statistics import DDOF
 
 HEADINGS = (
     "table", "model", "method", "column", "task", "metric", "value", "std", "ddof", "n", "planned", "low", "high",
-    "baseline", "difference", "difference_low", "difference_high", "p", "p_holm", "within_noise", "published",
-    "documents", "limit", "seeds", "missing",
+    "baseline", "difference", "difference_low", "difference_high", "p", "p_holm", "p_bootstrap",
+    "p_mcnemar", "p_seeds", "within_noise", "published", "documents", "limit", "seeds", "missing",
 )  # fmt: skip
 TEXTS = ("table", "model", "method", "column", "task", "metric", "baseline", "missing")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -56,6 +56,9 @@ def _line(table: Table, row: Row, column: Column, entry: Entry) -> dict[str, Any
         "difference_high": most,
         "p": found.p if found else None,
         "p_holm": found.adjusted if found else None,
+        "p_bootstrap": found.bootstrap_p if found else None,
+        "p_mcnemar": " ".join(map(str, found.mcnemar)) if found else None,
+        "p_seeds": found.seeds_p if found else None,
         "within_noise": found.within_noise if found else None,
         "published": entry.published,
         "documents": column.documents,

@@ -144,6 +144,10 @@ def test_csv_holds_every_number_unrounded(cells: list[Cell]) -> None:
     found = next(line for line in lines if (line["method"], line["column"]) == ("Bitune", "piqa"))
     assert float(found["value"]) == pytest.approx((36 + 35) / 80) and found["n"] == found["planned"] == "2"
     assert float(found["difference"]) == pytest.approx((71 - 42) / 80) and found["seeds"] == "42 43"
+    assert len(found["p_mcnemar"].split()) == 2 and all(float(p) < 0.05 for p in found["p_mcnemar"].split())
+    assert float(found["p_bootstrap"]) < 0.05 and 0 < float(found["p_seeds"]) < 1
+    average = next(line for line in lines if (line["method"], line["column"]) == ("Pretrained", "average"))
+    assert average["p_bootstrap"] and average["p_mcnemar"] == ""  # the average of two tasks is neither right nor wrong
     assert found["within_noise"] == "False" and float(found["p_holm"]) < 0.05
     assert {line["method"] for line in lines} == {"Pretrained", "LoRA", "Bitune", HOSTILE}
     incomplete = next(line for line in lines if (line["method"], line["column"]) == ("Bitune", "arc"))
