@@ -29,7 +29,7 @@ bench: $(VENV)/bench.stamp
 
 # A file at a time: some files start processes once, for all their tests.
 test: lint
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/test.stamp
 	@$(BIN)/ruff check .

@@ -114,9 +114,9 @@ def memory(size: Size, zero: ZeroConfig, processes: int, tokens: int, recomputes
     copies = stage in (1, 2) or zero.offload_optimizer != zero.offload_parameters or zero.offload_optimizer == "nvme"
     optimizer = (ADAM * size.trained + (float32 if copies else 0)) // (processes if stage >= 1 else 1)
     held = {
-        # Gradients are added up in one place, and handed to the optimizer in another.
+        # Gradients are added up in one place, and under stage 3 handed to the optimizer in another.
         ("gradients", "none" if zero.offload_optimizer == "none" else "cpu"): gradients,
-        ("handed", zero.offload_optimizer): 0 if zero.offload_optimizer == "none" else gradients,
+        ("handed", zero.offload_optimizer): 0 if stage < 3 or zero.offload_optimizer == "none" else gradients,
         ("parameters", zero.offload_parameters): parameters,
         ("optimizer", zero.offload_optimizer): optimizer,
     }

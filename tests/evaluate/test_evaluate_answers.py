@@ -150,8 +150,9 @@ def _evaluate_slowly(config: RunConfig, folder: RunFolder) -> None:
     evaluate(config, folder)
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
 def test_a_killed_evaluation_goes_on(
-    tmp_path: Path, straight: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, straight: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     config, folder = trained_run(tmp_path)
     process = multiprocessing.get_context("fork").Process(target=_evaluate_slowly, args=(short(config), folder))
@@ -159,8 +160,9 @@ def test_a_killed_evaluation_goes_on(
     while sum(path.read_text().count("\n") for path in folder.answers("csqa_full").glob("*")) < 120:  # of 200
         time.sleep(0.02)
         assert process.is_alive()
-    os.kill(process.pid or 0, signal.SIGKILL)
+    os.kill(process.pid or 0, number)
     process.join()
+    assert process.exitcode == -number
     answered, score = [], BranchedLM._score_pass
 
     def counted(lm: BranchedLM, requests: Any) -> Any:

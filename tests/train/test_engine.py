@@ -51,17 +51,20 @@ def test_clipping_scales_the_gradient_to_the_limit(tmp_path: Path) -> None:
     assert clipped == pytest.approx(0.01, rel=1e-3)
 
 
-def test_nan_loss_names_the_sample_and_leaves_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_loss_that_is_no_number_names_the_sample_and_leaves_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
     engine = engine_of(tmp_path)
     before = {name: tensor.detach().clone() for name, tensor in engine.parameters.items()}
     honest = DualBranch.losses
 
     def spoilt(self: DualBranch, batch: Batch, labels: torch.Tensor) -> torch.Tensor:
         losses = honest(self, batch, labels)
-        return torch.where(torch.arange(len(losses)) == len(losses) - 1, torch.nan, losses)
+        return torch.where(torch.arange(len(losses)) == len(losses) - 1, value, losses)
 
     monkeypatch.setattr(DualBranch, "losses", spoilt)
-    with pytest.raises(StageError, match=r"the loss is nan, from the samples row-1, row-2$"):
+    with pytest.raises(StageError, match=rf"the loss is {value}, from the samples row-1, row-2$"):
         engine.update(share(samples(3), 2))
     assert all(torch.equal(tensor, before[name]) for name, tensor in engine.parameters.items())
 

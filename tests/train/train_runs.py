@@ -106,6 +106,8 @@ def rank_config(
         sizes = {"stage3_param_persistence_threshold": 0}
         sizes |= {} if places == ("none", "none") else {"sub_group_size": 20_000}  # gradient norms add up by these
         zero["deepspeed"] = {"zero_optimization": sizes}
+    elif stage:
+        zero["offload_optimizer"] = places[0]
     if "nvme" in places and stage:
         zero["nvme_path"] = str(runs.parent)
         zero["deepspeed"]["aio"] = {"block_size": SMALLEST_SWAP}
