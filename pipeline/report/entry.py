@@ -152,7 +152,7 @@ class Row:
     @property
     def is_published(self) -> bool:
         """Another source's numbers, not measured here."""
-        return any(entry.published is not None for entry in self.entries)
+        return any(entry.published is not None for entry in self.entries) and not any(e.expected for e in self.entries)
 
     @property
     def change(self) -> str:

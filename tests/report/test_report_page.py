@@ -14,9 +14,12 @@ import pytest
 from rich.console import Console
 
 from pipeline.report import Cell, Layout, build_table, report
+from pipeline.report.arrangement import arranged
 from pipeline.report.chart import HEIGHT, LABELS, LINE, Axis, Series, line_chart, scatter
 from pipeline.report.curves import POINTS, read_curves
+from pipeline.report.figures import draw
 from pipeline.report.spreadsheet import render_csv
+from pipeline.report.table import cost_table
 
 MakeRun = Callable[..., Cell]
 HOSTILE = "<script>window.hacked=1</script> \"&' </script><img src=x onerror=window.hacked=1>"
@@ -115,6 +118,36 @@ def test_long_runs_are_thinned_out(make_run: MakeRun) -> None:
     assert curves.lines["loss"][0][1] == 2.0 and curves.lines["peak_memory_bytes"][0][1] == 1.0
     assert len(curves.ratio_steps) == 10 and curves.ratios["key"][-1] == [0.1, 0.2]
     assert read_curves(cell.folder.root / "none").lines["loss"] == []
+
+
+def cost_figure(cells: list[Cell], layout: Layout) -> str:
+    table = build_table(cells, "T", layout=layout)
+    figure = draw(arranged(cells, layout)[0], table, cost_table(cells, layout)).cost
+    return figure.svg if figure else ""
+
+
+@pytest.mark.parametrize("arrange", ["tasks", "models", "methods"])
+def test_averages_stand_against_their_own_cost_in_every_arrangement(make_run: MakeRun, arrange: Any) -> None:
+    layout = Layout(arrange=arrange, groups={"small": "Small", "large": "Large"})
+    cells = [
+        make_run(row, 42, {"piqa": 0.5 + 0.1 * n}, model=f"models/{model}", method=method,
+                 result={"wall_seconds": 3600.0 * (n + 1)})
+        for n, (row, model, method) in enumerate(
+            [("LoRA", "small", "causal"), ("Bitune", "small", "bitune"), ("LoRA", "large", "causal")])
+    ]  # fmt: skip
+    svg = cost_figure(cells, layout)
+    assert sorted(re.findall(r"<circle.*?<title>(.*?)</title>", svg)) == [
+        "Large LoRA: 70.0, 3 h", "Small Bitune: 60.0, 2 h", "Small LoRA: 50.0, 1 h",
+    ]  # fmt: skip
+    assert 'aria-label="average against cost"' in svg
+    ours = [row.is_published for row in build_table(cells, "T", layout=layout).rows]
+    assert ours == [False] * len(ours), "a model without this method does not make a row another source's"
+
+
+def test_costs_alone_are_not_drawn_against_cost(make_run: MakeRun) -> None:
+    cells = [make_run("A", 42, {"piqa": 0.5})]
+    assert cost_figure(cells, Layout(columns={}, cost=("hours", "memory"), average=None)) == ""
+    assert "piqa against cost" in cost_figure(cells, Layout(cost=("hours",), average=None))
 
 
 def test_names_of_close_points_stay_apart() -> None:
