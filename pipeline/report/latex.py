@@ -53,6 +53,8 @@ UNKNOWN = "ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲų"
 IN_MATHEMATICS = {NOISE: r"\,\approx", UNTESTED: r"\,?"}
 PAGE = 45
 """Rows that fit on a page under a long caption: what a float has beyond, LaTeX prints off the paper."""
+LINE = 100
+"""Letters of a footnote's line."""
 LONGEST = 150
 """Characters of a name in the table: TeX knows no dimension larger than 5.75 m."""
 
@@ -71,13 +73,16 @@ def render_document(*tables: Table) -> str:
 
 def render_latex(table: Table) -> str:
     """A table environment, scaled down where it is wider than the line; one for each page of a table that is longer.
+    Footnotes that have no room under its last rows follow as text, which may go on over several pages.
 
     It needs \\usepackage{booktabs,graphicx}.
     """
     *pages, last = _pages(table)
     lines = [line for number, blocks in enumerate(pages) for line in [*_page(table, blocks, number), r"\clearpage"]]
     notes = [rf"{_raised(letter)} {escape(text)}\par" for letter, text in table.notes]
-    return "\n".join([*lines, *_page(table, last, len(pages), notes)]) + "\n"
+    has_room = sum(map(len, last)) + sum(1 + len(note) // LINE for note in notes) <= PAGE
+    below, after = (notes, []) if has_room else ([], [r"\clearpage", r"{\raggedright\footnotesize", *notes, "}"])
+    return "\n".join([*lines, *_page(table, last, len(pages), below), *after]) + "\n"
 
 
 def _pages(table: Table) -> list[list[list[Row]]]:

@@ -229,6 +229,19 @@ def test_latex_compiles(make_run: MakeRun, tmp_path: Path) -> None:
     assert "Overfull \\hbox" not in done.stdout and (tmp_path / "report.pdf").stat().st_size > 1000
 
 
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed: the LaTeX was not compiled")
+@pytest.mark.parametrize("rows", [10, 45, 60])
+def test_footnotes_that_have_no_room_under_the_table_follow_it(make_run: MakeRun, tmp_path: Path, rows: int) -> None:
+    cells = [make_run(f"Row {n}", 42, {"piqa": None}, reason=f"failed: {n} {'words ' * 30}") for n in range(rows)]
+    report(cells, "T", None, tmp_path, quiet())
+    text = (tmp_path / "table.tex").read_text(encoding="utf-8")
+    assert (text.rindex(r"\end{table}") > text.index("failed: 0 ")) == (rows == 10)
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "report.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=60)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Float too large" not in done.stdout and "Overfull" not in done.stdout
+
+
 def test_the_terminal_shows_the_table_and_the_files(demo_cells: list[Cell], tmp_path: Path) -> None:
     console = quiet(300)
     report(demo_cells, "Demo [bold]", "LoRA", tmp_path, console)
