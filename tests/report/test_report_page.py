@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from pipeline.report import Cell, Layout, build_table, report
 from pipeline.report.arrangement import arranged
-from pipeline.report.chart import HEIGHT, LABELS, LINE, Axis, Series, line_chart, scatter
+from pipeline.report.chart import HEIGHT, LABELS, WIDTH, Axis, Label, Series, line_chart, scatter
 from pipeline.report.curves import POINTS, read_curves
 from pipeline.report.figures import draw
 from pipeline.report.spreadsheet import render_csv
@@ -150,14 +150,42 @@ def test_costs_alone_are_not_drawn_against_cost(make_run: MakeRun) -> None:
     assert "piqa against cost" in cost_figure(cells, Layout(cost=("hours",), average=None))
 
 
+def labels_of(svg: str) -> list[Label]:
+    found = re.findall(r'<text data-row="([^"]+)" x="([^"]+)" y="([^"]+)" text-anchor="(\w+)"', svg)
+    return [Label(row, row, float(x), float(y), anchor == "end") for row, x, y, anchor in found]
+
+
 def test_names_of_close_points_stay_apart() -> None:
     series = [Series("label", f"Method {n}", [(1.0, 50.0)], n) for n in range(LABELS)]
-    svg = scatter(series, "title", "x", "y", [0.0] * LABELS)
-    heights = sorted(float(y) for y in re.findall(r'<text data-row="[^"]+" x="[^"]+" y="([^"]+)"', svg))
-    assert len(heights) == LABELS and heights[0] > 0 and heights[-1] < HEIGHT
-    assert all(high - low >= LINE for low, high in pairwise(heights))
+    labels = labels_of(scatter(series, "title", "x", "y", [0.0] * LABELS))
+    assert len(labels) == LABELS and all(0 < label.y < HEIGHT for label in labels)
+    assert not any(one.covers(other) for one, other in combinations(labels, 2))
     apart = [Series("label", f"Method {n}", [(n, n)], n) for n in range(2)]
-    assert len(set(re.findall(r'y="([^"]+)" text-anchor="[a-z]+">Method', scatter(apart, "t", "x", "y", [0, 0])))) == 2
+    assert len({label.y for label in labels_of(scatter(apart, "t", "x", "y", [0, 0]))}) == 2
+
+
+LONG = "Gemma-2B Bitune (Full FT)"
+
+
+@pytest.mark.parametrize(("x", "row", "text", "sides"), [
+    (440, LONG, LONG, "left"), (300, LONG, LONG, "right"), (600, "LoRA", "LoRA", "left"),
+    (84, "LoRA", "LoRA", "right"), (300, "LoRA", "LoRA", "right left"),
+    (300, "n" * 80, f"{'n' * 29}…", "right"), (500, "n" * 80, f"{'n' * 36}…", "left"),
+])  # fmt: skip
+def test_a_name_ends_within_the_chart(x: float, row: str, text: str, sides: str) -> None:
+    labels = Label.around(row, x, 100)
+    assert {label.text for label in labels} == {text}
+    assert " ".join("left" if label.is_left else "right" for label in labels) == sides
+    assert all(label.ends[0] >= 0 and label.ends[1] <= WIDTH for label in labels)
+
+
+def test_names_stay_off_the_points() -> None:
+    points = [(10.0, 50.0), (20.0, 50.5), (30.0, 50.0), (100.0, 60.0)]
+    series = [Series("label", f"A method called {n}", [point], n) for n, point in enumerate(points)]
+    svg = scatter(series, "title", "x", "y", [0.0] * 4)
+    dots = [(float(x), float(y)) for x, y in re.findall(r'cx="([^"]+)" cy="([^"]+)"', svg)]
+    labels = labels_of(svg)
+    assert len(dots) == len(labels) == 4 and not any(label.hides(dot) for label in labels for dot in dots)
 
 
 def test_axes_have_round_ticks() -> None:
