@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pipeline.config import RunConfig, as_dict
 from pipeline.errors import UserError
-from pipeline.files import read_json
+from pipeline.files import read_file, read_json
 from pipeline.report.collect import read_config
 from pipeline.report.cost import COSTS, PREFIX, cost_of
 from pipeline.report.curves import read_curves
@@ -224,7 +224,7 @@ def _documents(found: Flips, folders: Sequence[Path], count: int) -> list[Render
     if not places:
         return []
     try:
-        lines = [RunFolder(folder).samples(found.task).read_bytes().splitlines() for folder in folders]
+        lines = [read_file(RunFolder(folder).samples(found.task)).splitlines() for folder in folders]
         rows = [_document(*(json.loads(each[place]) for each in lines)) for place in places]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return [Text(f"the records of these documents are damaged ({type(error).__name__})", style="yellow")]
