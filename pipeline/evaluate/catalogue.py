@@ -1,7 +1,8 @@
 """The project's own tasks, by name: one YAML file each, in the form of lm-eval."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.prepare.config import Template, TemplateTexts
@@ -19,6 +20,11 @@ def template_of(task: str, own: "TemplateTexts | None" = None) -> "Template":
         own: the user's, which takes the place of `paper`.
     """
     return "cot" if task.endswith("_cot") else own or "paper"
+
+
+def scored_split(definition: Mapping[str, Any]) -> str:
+    """The split whose documents a task scores, ours or the harness's."""
+    return str(definition.get("test_split") or definition.get("validation_split") or "test")
 
 
 def description(task: str) -> str:

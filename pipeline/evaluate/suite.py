@@ -12,7 +12,7 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 
 from pipeline.errors import UserError, did_you_mean
-from pipeline.evaluate.catalogue import FOLDER, TASKS, template_of
+from pipeline.evaluate.catalogue import FOLDER, TASKS, scored_split, template_of
 from pipeline.evaluate.columns import COLUMNS, Columns, text_records
 from pipeline.evaluate.config import EvaluationConfig, TaskFiles
 from pipeline.evaluate.documents import Rows, delimiter, openings, own_documents
@@ -126,8 +126,7 @@ def _changes(known: TaskManager, name: str, files: TaskFiles | None, num_fewshot
     """Settings of the task that its data change; one of ours reads its training set only for examples."""
     if not files:
         return {"fewshot_split": None} if name in TASKS and not num_fewshot else {}
-    entry = known.task_index.get(name)
-    definition = (entry.cfg if entry else None) or {}
+    definition = definition_of(known, name)
     columns = None if name in TASKS else COLUMNS.get(str(definition.get("dataset_path")))
     wanted = name not in TASKS if num_fewshot is None else num_fewshot > 0
     paths = {split: path for split, path in data_paths(name, files).items() if split == "test" or wanted}
@@ -140,6 +139,12 @@ def _changes(known: TaskManager, name: str, files: TaskFiles | None, num_fewshot
     none = dict.fromkeys(("training_split", "validation_split", "fewshot_split", "dataset_name", "dataset_kwargs"))
     examples = {"fewshot_split": EXAMPLES} if EXAMPLES in splits else {}
     return {**none, "test_split": LOCAL, **examples, "custom_dataset": lambda **_: splits}
+
+
+def definition_of(known: TaskManager, name: str) -> dict[str, Any]:
+    """The task's file; empty where it is not one task."""
+    entry = known.task_index.get(name)
+    return (entry.cfg if entry else None) or {}
 
 
 def _asked_in(known: TaskManager, name: str, own: TemplateTexts | None) -> dict[str, Any]:
@@ -155,8 +160,9 @@ def _asked_in(known: TaskManager, name: str, own: TemplateTexts | None) -> dict[
 
 def _split(definition: dict[str, Any], split: str) -> str:
     """The split that the task itself uses, to be taken from a folder with several."""
-    keys = ("test_split", "validation_split") if split == "test" else ("fewshot_split", "training_split")
-    return str(definition.get(keys[0]) or definition.get(keys[1]) or {"test": "test", "fewshot": "train"}[split])
+    if split == "test":
+        return scored_split(definition)
+    return str(definition.get("fewshot_split") or definition.get("training_split") or "train")
 
 
 def _check_local(name: str, tasks: dict[str, Any]) -> None:

@@ -16,13 +16,17 @@ ROLES = {
 """Names of roles in public sets -> ours."""
 
 
-def read_messages(row: dict[str, Any], column: str = "messages") -> Example:
+def read_messages(row: dict[str, Any], system: str = "") -> Example:
     """OpenAI's form: [{role, content}, ...], with tool calls, tool results and `weight`.
 
+    Args:
+        system: of a form in which it may stand beside the messages.
+
     Raises:
-        Fault: not a list of messages, an unknown role, an empty message, or no answer to learn.
+        Fault: not a list of messages, an unknown role, an empty message, two system messages, or no answer to learn.
     """
-    return as_example([_message(message) for message in _list(row, column)], tools=_tools(row.get("tools")))
+    turns = [_message(message) for message in _list(row, "messages")]
+    return as_example(_opened(turns, system), tools=tools_of(row))
 
 
 def read_sharegpt(row: dict[str, Any]) -> Example:
@@ -32,10 +36,14 @@ def read_sharegpt(row: dict[str, Any]) -> Example:
         Fault: as for `read_messages`.
     """
     turns = [_turn(turn.get("from"), turn, "value") for turn in _list(row, "conversations")]
-    system = text_of(row, "system", optional=True)
+    return as_example(_opened(turns, text_of(row, "system", optional=True)), tools=tools_of(row))
+
+
+def _opened(turns: list[Turn], system: str) -> list[Turn]:
+    """The turns behind the system message that stands beside them, if one does."""
     if system and turns and turns[0].role == "system":
         raise Fault("two system messages")
-    return as_example([Turn("system", system)] * bool(system) + turns, tools=_tools(row.get("tools")))
+    return [Turn("system", system)] * bool(system) + turns
 
 
 def as_example(turns: list[Turn], tools: str = "") -> Example:
@@ -77,7 +85,7 @@ def _message(message: dict[str, Any]) -> Turn:
     if message.get("role") != "assistant":
         raise Fault("a tool call that is not the assistant's")
     said = text_of(_joined(message), "content", optional=True)
-    return Turn("assistant", "\n".join([said] * bool(said.strip()) + _calls(call)), _trained(message))
+    return Turn("assistant", "\n".join([said] * bool(said) + _calls(call)), _trained(message))
 
 
 def _joined(message: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +95,12 @@ def _joined(message: dict[str, Any]) -> dict[str, Any]:
         return message
     if not all(isinstance(part, dict) and part.get("type", "text") == "text" for part in parts):
         raise Fault("a message with parts that are not text")
-    return {**message, "content": "".join(text_of(part, "text", optional=True) for part in parts)}
+    return {**message, "content": "".join(map(_part, parts))}
+
+
+def _part(part: dict[str, Any]) -> str:
+    text = part.get("text")
+    return text if isinstance(text, str) else text_of(part, "text", optional=True)  # a space may be a part of its own
 
 
 def _calls(call: Any) -> list[str]:
@@ -130,8 +143,13 @@ def _trained(values: Mapping[str, Any]) -> bool:
     return bool(weight)
 
 
-def _tools(tools: Any) -> str:
-    """Tool definitions as JSON, however the set holds them."""
+def tools_of(row: Mapping[str, Any]) -> str:
+    """The field `tools` as JSON, however the set holds it.
+
+    Raises:
+        Fault: it is no list, nor the JSON of one.
+    """
+    tools = row.get("tools")
     if tools in (None, "", [], "[]"):
         return ""
     if isinstance(tools, list):

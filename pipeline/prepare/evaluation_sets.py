@@ -4,13 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from pipeline.errors import UserError
-from pipeline.evaluate.catalogue import TASKS
+from pipeline.evaluate.catalogue import TASKS, scored_split
 from pipeline.evaluate.config import EvaluationConfig
 from pipeline.prepare.config import SourceConfig
+from pipeline.prepare.record import Record
 from pipeline.prepare.sources import Source, open_sources
 from pipeline.prepare.words import ngrams, runs, texts_of, words_of
 
@@ -24,7 +26,7 @@ def set_configs(evaluation: EvaluationConfig, files: Sequence[str]) -> dict[str,
     found: dict[str, SourceConfig] = {}
     for task in evaluation.tasks:
         if task in evaluation.data:
-            found[task] = SourceConfig(path=evaluation.data[task].test, split="test")
+            found[task] = _local_set(task, evaluation)
         elif task in TASKS:
             found[task] = _hub_set(task)
         else:
@@ -35,10 +37,37 @@ def set_configs(evaluation: EvaluationConfig, files: Sequence[str]) -> dict[str,
     return found | {Path(file).name: SourceConfig(path=file) for file in files}
 
 
+def _local_set(task: str, evaluation: EvaluationConfig) -> SourceConfig:
+    path = evaluation.data[task].test
+    return SourceConfig(path=path, split=scored_split(_definition(task, evaluation, path)))
+
+
 def _hub_set(task: str) -> SourceConfig:
-    values = yaml.load(TASKS[task].read_text(encoding="utf-8"), _TaskLoader)
-    split = values.get("test_split") or values["validation_split"]
-    return SourceConfig(path=values["dataset_path"], subset=values.get("dataset_name"), split=split)
+    values = _own_definition(task)
+    return SourceConfig(path=values["dataset_path"], subset=values.get("dataset_name"), split=scored_split(values))
+
+
+def _definition(task: str, evaluation: EvaluationConfig, path: str) -> dict[str, Any]:
+    """The task's file, as far as its local data have splits: the harness takes seconds to find one of its own."""
+    if task in TASKS:
+        return _own_definition(task)
+    if not Path(path).expanduser().is_dir():
+        return {}
+    from pipeline.evaluate.suite import definition_of, manager
+
+    return definition_of(manager(evaluation), task)
+
+
+def _own_definition(task: str) -> dict[str, Any]:
+    return dict(yaml.load(TASKS[task].read_text(encoding="utf-8"), _TaskLoader))
+
+
+def _documents(name: str, source: Source) -> Iterator[Record]:
+    for record in source.records():
+        if record.fault:
+            file = f"{source.config.path}/{record.file}" if record.file else source.config.path
+            raise UserError(f"evaluation set {name}: {file}:{record.line}: {record.fault}")
+        yield record
 
 
 class _TaskLoader(yaml.SafeLoader):
@@ -64,14 +93,14 @@ class EvaluationSets:
         """Read all documents; what is held grows with the evaluation sets, not with the training rows.
 
         Raises:
-            UserError: a set can't be read.
+            UserError: a set, or a row of one, can't be read: what it holds could not be compared.
         """
         sources = dict(zip(configs, open_sources(configs.values()), strict=True))
         grams: dict[str, str] = {}
         sizes: dict[str, dict[str, int]] = {}
         for name, source in sources.items():
             documents = short = 0
-            for record in source.records():
+            for record in _documents(name, source):
                 found = [gram for text in texts_of(record.values) for gram in ngrams(text, n)]
                 for gram in found:
                     grams.setdefault(gram, name)

@@ -57,13 +57,13 @@ class Rendered:
 
 
 def text_of(row: Mapping[str, Any], field: str, optional: bool = False) -> str:
-    """The text of a field.
+    """The text of a field; an optional one that is blank counts as absent.
 
     Raises:
         Fault: it is missing, null, not text, or (unless optional) blank.
     """
     value = row.get(field)
-    if optional and value in (None, ""):
+    if optional and (value is None or (isinstance(value, str) and not value.strip())):
         return ""
     if value is None:
         raise Fault(f"{'null' if field in row else 'missing'} field {field!r}")

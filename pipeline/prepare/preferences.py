@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from pipeline.prepare.conversations import as_example, read_messages
+from pipeline.prepare.conversations import as_example, read_messages, tools_of
 from pipeline.prepare.example import Example, Turn, text_of
 from pipeline.prepare.record import Fault
 
@@ -17,15 +17,15 @@ def read_prompt(row: dict[str, Any], answer: str) -> Example:
         Fault: a field is missing or of a wrong type, or nothing is asked or answered.
     """
     prompt, said = row.get("prompt"), row.get(answer)
+    system = text_of(row, "system", optional=True)
     if isinstance(said, str) and not isinstance(prompt, list):
-        system = text_of(row, "system", optional=True)
-        return Example(text_of(row, "prompt"), text_of(row, answer), system=system)
+        return Example(text_of(row, "prompt"), text_of(row, answer), system=system, tools=tools_of(row))
     if said is None or isinstance(said, str):
         said = [{"role": "assistant", "content": text_of(row, answer)}]
     if not isinstance(said, list):
         raise Fault(f"wrong type in {answer!r}", f"{type(said).__name__}, neither text nor messages")
     before = [] if len(said) > 1 else _messages(row, prompt)
-    return read_messages({"messages": [*before, *said], "tools": row.get("tools")})
+    return read_messages({"messages": [*before, *said], "tools": row.get("tools")}, system)
 
 
 def _messages(row: dict[str, Any], prompt: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from pipeline.errors import UserError
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.containers import DAMAGES, DataFile, content_hash, find_files
 from pipeline.prepare.labels import join_labels, read_labels
-from pipeline.prepare.mapping import map_row, place
+from pipeline.prepare.mapping import ABSENT, map_row, place
 from pipeline.prepare.readers import read_delimited, read_json, read_json_lines, read_text_lines
 from pipeline.prepare.record import Fault, Record
 from pipeline.prepare.tables import load_hub, load_saved, read_arrow, read_dataset, read_parquet
@@ -64,7 +64,7 @@ class Source:
         yield from _take(found, *self.taken, Random(f"{self.config.seed}:{self.label}")) if self.taken else found
 
     def _all(self) -> Iterator[Record]:
-        any_row, seen = False, set[str]()
+        any_row, seen = False, set[bytes]()
         try:
             for record in islice(self.rows(), self.config.limit):
                 any_row = True
@@ -74,7 +74,7 @@ class Source:
         if not any_row:
             raise UserError(f"{self.config.path}: holds no rows")
 
-    def _mapped(self, record: Record, seen: set[str]) -> Record:
+    def _mapped(self, record: Record, seen: set[bytes]) -> Record:
         if record.values is None:
             return record
         try:
@@ -85,8 +85,10 @@ class Source:
             return replace(record, values=None, fault=fault)
 
 
-def _check_new(value: Any, name: str, seen: set[str]) -> None:
-    key = repr(value)
+def _check_new(value: Any, name: str, seen: set[bytes]) -> None:
+    if value in (ABSENT, None, ""):
+        raise Fault(f"no value in {name!r}, of which each is used once")
+    key = hashlib.blake2b(repr(value).encode(), digest_size=16).digest()
     if key in seen:
         raise Fault(f"another row has the same {name!r}")
     seen.add(key)
@@ -104,7 +106,7 @@ def open_sources(configs: Iterable[SourceConfig]) -> list[Source]:
     """Open and hash all sources; equal file names get a number, so that row ids stay unique.
 
     Raises:
-        UserError: a source is missing, empty, unreadable or of an unknown form, or some have a weight and others none.
+        UserError: a source is missing, empty, unreadable or of an unknown form, or weights make no mix.
     """
     sources: list[Source] = []
     for config in configs:
@@ -115,7 +117,11 @@ def open_sources(configs: Iterable[SourceConfig]) -> list[Source]:
 
 
 def _mixed(sources: list[Source]) -> list[Source]:
-    """The sources with the number of rows that `count` and `weight` take of each."""
+    """The sources with the number of rows that `count` and `weight` take of each.
+
+    Raises:
+        UserError: some have a weight and others none, or a weight takes no row.
+    """
     weighted = [source for source in sources if source.config.weight is not None]
     if weighted and (len(weighted) < len(sources) or any(source.config.count for source in sources)):
         raise UserError("data.sources: either every source has a `weight` and none a `count`, or none has a weight")
@@ -124,10 +130,21 @@ def _mixed(sources: list[Source]) -> list[Source]:
     there = [sum(1 for _ in source.records()) if _counted(source) else 0 for source in sources]
     largest = min((rows / (source.config.weight or 1) for source, rows in zip(sources, there, strict=True)), default=0)
     return [
-        replace(source, taken=(source.config.count or round((source.config.weight or 0) * largest), rows))
-        if rows else source
+        replace(source, taken=(source.config.count or _weighted(source, largest, rows), rows)) if rows else source
         for source, rows in zip(sources, there, strict=True)
-    ]  # fmt: skip
+    ]
+
+
+def _weighted(source: Source, largest: float, rows: int) -> int:
+    """The rows that a source's weight takes; a weight of 1 takes `largest`."""
+    weight = source.config.weight or 0
+    wanted = round(weight * largest)
+    if not wanted:
+        raise UserError(
+            f"{source.config.path}: weight = {weight:g} takes none of its {rows} rows beside the other sources: "
+            "raise it, or leave the source out"
+        )
+    return wanted
 
 
 def _counted(source: Source) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from pipeline.prepare.config import Form
 from pipeline.prepare.example import Example, Turn
 from pipeline.prepare.forms import FORMS
 from pipeline.prepare.record import Fault
@@ -34,6 +35,20 @@ def test_tool_calls_and_results() -> None:
     )  # fmt: skip
 
 
+def test_blank_texts_that_may_be_absent_count_as_absent() -> None:
+    talk = [_say("system", " "), _say("user", "1?"), _say("assistant", " \n", tool_calls=[CALL]), _say("tool", "\n")]
+    example = FORMS["messages"].read({"messages": [*talk, _say("assistant", "It is 2.")]})
+    called = Turn("assistant", '{"name": "add", "arguments": {"a": 1}}')
+    assert example == Example("", "It is 2.", asker="tool", history=(Turn("user", "1?"), called))
+    row = {"instruction": "Hi", "input": " ", "system": "\t", "output": "x"}
+    assert FORMS["alpaca"].read(row) == Example("Hi", "x")
+
+
+def test_a_space_between_parts_is_kept() -> None:
+    parts = [{"type": "text", "text": text} for text in ("a", " ", "b")]
+    assert FORMS["messages"].read({"messages": [_say("user", parts), _say("assistant", "c")]}) == Example("a b", "c")
+
+
 def test_an_answer_of_weight_0_is_shown_and_not_learnt() -> None:
     talk = [_say("user", "a"), _say("assistant", "b", weight=0), _say("user", "c"), _say("assistant", "d", weight=1)]
     example = FORMS["messages"].read({"messages": talk})
@@ -48,6 +63,22 @@ def test_sharegpt_with_functions() -> None:
     assert FORMS["sharegpt"].read(row) == Example(
         "2", "It is 2.", system="Be brief.", asker="tool", history=(Turn("user", "1?"), Turn("assistant", "add(1)"))
     )
+
+
+ASKED, SAID = [_say("user", "a")], [_say("assistant", "b")]
+
+
+@pytest.mark.parametrize("form", ["prompt_completion", "preference"])
+@pytest.mark.parametrize(
+    ("prompt", "answer"), [("a", "b"), (ASKED, "b"), ("a", SAID), (ASKED, SAID), (None, ASKED + SAID)]
+)
+def test_system_and_tools_may_stand_beside_prompt_and_answer(form: Form, prompt: Any, answer: Any) -> None:
+    row = {"prompt": prompt, "completion": answer, "chosen": answer, "rejected": "c"}
+    beside = {"system": "Be brief.", "tools": [{"name": "add"}]}
+    assert FORMS[form].read(row | beside) == Example("a", "b", system="Be brief.", tools='[{"name": "add"}]')
+    if isinstance(prompt, list):
+        with pytest.raises(Fault, match="two system messages"):
+            FORMS[form].read(row | beside | {"prompt": [_say("system", "Be long."), *prompt]})
 
 
 def test_alpaca_history() -> None:

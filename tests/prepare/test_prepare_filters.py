@@ -1,18 +1,21 @@
 """Each filter against a plain reference, its count and examples in the manifest, and its part in the key."""
 
+import gzip
 import json
 import random
 import time
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 from prepare_inputs import DATA, MakeRun
 
 from pipeline.config import parse_config, signature
 from pipeline.errors import StageError, UserError
+from pipeline.evaluate.config import EvaluationConfig
 from pipeline.prepare import PreparedData, prepare
-from pipeline.prepare.evaluation_sets import EvaluationSets
+from pipeline.prepare.evaluation_sets import EvaluationSets, set_configs
 from pipeline.prepare.example import Example, Rendered
 from pipeline.prepare.preparation import Preparation
 from pipeline.prepare.record import Fault
@@ -173,6 +176,31 @@ def test_overlap_with_evaluation_sets(tmp_path: Path, make_run: MakeRun) -> None
     assert len({reported.key, dropped.key, ignored.key}) == 3
     _source(tmp_path, {"question": "Changed.", "answer": "1"}, name="test.jsonl")
     assert run("report").key != reported.key, "their content is part of the key"
+
+
+@pytest.mark.parametrize(
+    ("task", "split"),
+    [("csqa_full", "validation"), ("arc_full", "test"), ("piqa", "validation"), ("boolq", "validation")],
+)
+def test_of_a_saved_folder_the_split_is_compared_that_is_scored(tmp_path: Path, task: str, split: str) -> None:
+    splits = {name: datasets.Dataset.from_list([{"question": name}]) for name in ("train", "validation", "test")}
+    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "folder"))
+    evaluation = EvaluationConfig.model_validate({"tasks": [task], "data": {task: str(tmp_path / "folder")}})
+    assert [*EvaluationSets.open(set_configs(evaluation, []), n=1).grams] == [split]
+
+
+@pytest.mark.parametrize(("name", "content", "place"), [
+    ("x.jsonl", b'{"question": "a"}\n{"question": ', "x.jsonl:2: broken JSON"),
+    ("x.json", b'[{"question": "a"},\n', "x.json:2: the list of rows is not closed"),
+    ("x.jsonl.gz", gzip.compress(b'{"question": "a"}\n' * 99)[:-9], r"x.jsonl.gz:\d+: the compressed data is damaged"),
+])  # fmt: skip
+def test_an_evaluation_set_that_is_not_read_whole_is_refused(
+    tmp_path: Path, make_run: MakeRun, name: str, content: bytes, place: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    overlap = {"mode": "report", "files": [str(tmp_path / name)]}
+    with pytest.raises(UserError, match=f"evaluation set {name}: .*{place}"):
+        prepare(*make_run(DATA / "alpaca.json", filters={"overlap": overlap}))
 
 
 @pytest.mark.parametrize("n", range(1, 10))

@@ -88,6 +88,12 @@ def test_each_value_of_a_unique_column_is_used_once(tmp_path: Path) -> None:
     assert _values(_source(tmp_path / "x.jsonl", unique="a")) == [{"a": 1}, {"a": 2}, "another row has the same 'a'"]
 
 
+def test_rows_without_a_unique_value_are_rejected_as_such(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(_lines({"a": None}, {"a": 0}, {"b": 1}, {"a": ""}, {"a": None}))
+    missing = "no value in 'a', of which each is used once"
+    assert _values(_source(tmp_path / "x.jsonl", unique="a")) == [missing, {"a": 0}, missing, missing, missing]
+
+
 def _numbered(path: Path, rows: int) -> str:
     path.write_text(_lines(*({"a": index} for index in range(rows))))
     return str(path)
@@ -109,5 +115,7 @@ def test_weights_take_the_largest_mix_without_a_repeat(tmp_path: Path) -> None:
     mixed = open_sources([SourceConfig(path=path, weight=weight) for path, weight in zip(paths, (1, 2), strict=True)])
     assert [source.taken for source in mixed] == [(20, 100), (40, 40)]
     assert [len(_values(source)) for source in mixed] == [20, 40]
+    with pytest.raises(UserError, match=r"y\.jsonl: weight = 0.001 takes none of its 40 rows"):
+        open_sources([SourceConfig(path=paths[0], weight=1), SourceConfig(path=paths[1], weight=0.001)])
     with pytest.raises(UserError, match="either every source has a `weight`"):
         open_sources([SourceConfig(path=paths[0], weight=1), SourceConfig(path=paths[1])])
