@@ -1,9 +1,11 @@
 """Writing so that a reader never sees half a file, and that a kill at any moment loses nothing."""
 
+import errno
 import glob
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -147,10 +149,26 @@ def write_json(path: Path, values: Any, indent: int | None = 1) -> None:
     write_text(path, to_json(values, indent))
 
 
+def read_file(path: Path) -> bytes:
+    """The content. What is no file, such as a pipe, on which a reader would wait for ever, counts as absent.
+
+    Raises:
+        OSError: it is absent, or can't be read.
+    """
+    with open(path, "rb", opener=_opened_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise FileNotFoundError(errno.ENOENT, "Is not a file", str(path))
+        return file.read()
+
+
+def _opened_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read_json(path: Path) -> Any | None:
     """The content, or None when the file is absent or not whole JSON (then it counts as not written)."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_file(path).decode())
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except (ValueError, RecursionError):  # a number of 5,000 digits; [[[[...

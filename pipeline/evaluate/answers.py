@@ -31,7 +31,7 @@ class Answers:
 
     def reload(self) -> None:
         """Read what other processes have answered meanwhile."""
-        for path in sorted(self.folder.glob("*.jsonl")) if self.folder else ():
+        for path in _files(self.folder):
             self.known |= _read(path, self.identity)
 
     def holds(self, keys: Iterable[str]) -> bool:
@@ -59,7 +59,7 @@ class Answers:
 
     def remove(self) -> None:
         """The result is written: the answers to its question, whoever gave them, have done their work."""
-        for path in self.folder.glob("*.jsonl") if self.folder else ():
+        for path in _files(self.folder):
             if _head(path) == {"identity": self.identity}:
                 path.unlink(missing_ok=True)
         with suppress(OSError):  # answers to other questions are there
@@ -67,12 +67,19 @@ class Answers:
                 self.folder.rmdir()
 
 
+def _files(folder: Path | None) -> list[Path]:
+    with suppress(FileNotFoundError):  # another process has removed the folder while it was listed
+        return sorted(folder.glob("*.jsonl")) if folder else []
+    return []
+
+
 def _read(path: Path, identity: str) -> dict[str, Any]:
     """The whole lines of a file; the last one may be torn by a kill or still be in the writing."""
     if _head(path) != {"identity": identity}:
         return {}
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:  # it may go, even while it is read
         return dict(pair for pair in map(_parsed, file) if _is_answer(pair))
+    return {}
 
 
 def _head(path: Path) -> Any:

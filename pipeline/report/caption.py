@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from pipeline.report.comparison import CONFIDENCE, SIGNIFICANCE, Comparison
 from pipeline.report.cost import COSTS, PREFIX
-from pipeline.report.entry import NOISE, Column, Entry, Row, Table
+from pipeline.report.entry import NOISE, UNTESTED, Column, Entry, Row, Table
 from pipeline.report.layout import Layout
 from pipeline.report.published import PAPER
 from pipeline.report.record import Cost
@@ -137,15 +137,12 @@ def _difference(table: Table) -> str:
 
 
 def _noise(table: Table) -> str:
-    """What was tested; a difference that was not is no finding either."""
     shown = [entry for entry in _entries(table) if entry.change]
     tested = [entry.comparison for entry in shown if entry.comparison is not None]
-    if not shown:
-        return ""
-    if not tested:
-        return "Differences are not tested: that needs complete numbers and the records of their documents."
-    rest = "" if len(tested) == len(shown) else f" {len(shown) - len(tested)} could not be tested."
-    return f"{NOISE}: within noise ({_test(tested)}).{rest}"
+    parts = [f"{NOISE}: within noise ({_test(tested)})."] if tested else []
+    if len(tested) < len(shown):
+        parts.append(f"{UNTESTED}: not tested (that needs complete numbers and the records of their documents).")
+    return " ".join(parts)
 
 
 def _test(tested: list[Comparison]) -> str:

@@ -5,14 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from xml.sax.saxutils import escape, quoteattr
 
+from pipeline.report.text import shortened
+
 WIDTH, HEIGHT = 640, 330
 LEFT, RIGHT, TOP, BOTTOM = 84, 14, 12, 46
 COLOURS, DASHES = 8, 3
 """Classes c0 to c7 and d0 to d2 of the style sheet."""
 LABELS = 12
 """Points of a diagram that are named in it; those of more are told by the legend."""
-LETTER, LINE = 9, 18
+LETTER, LINE = 11, 18
 """Width and height of a letter of the largest size in the style sheet."""
+DOT, GAP = 5, 9
+"""Radius of a point, and how far from its middle its name begins."""
 
 Point = tuple[float, float]
 
@@ -95,54 +99,71 @@ def _mark(one: Series, error: float, across: Axis, up: Axis) -> str:
     (px, py), style = one.points[0], f"c{one.place % COLOURS}"
     x, y = across(px), up(py)
     bar = f'<path class="line {style}" d="M{x:.1f} {up(py - error):.1f}V{up(py + error):.1f}"/>' if error else ""
-    dot = f'<circle class="dot {style}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(one.label)}</title></circle>'
+    dot = f'<circle class="dot {style}" cx="{x:.1f}" cy="{y:.1f}" r="{DOT}"><title>{escape(one.label)}</title></circle>'
     return f"<g data-row={quoteattr(one.row)}>{bar}{dot}</g>"
 
 
 @dataclass(frozen=True)
 class Label:
-    """A row's name beside its point: where the text starts (on the right of a chart: ends), and its line's height."""
+    """A row's name beside its point: where the text starts (on the left of its point: ends), and its line's height."""
 
     row: str
+    text: str
     x: float
     y: float
     is_left: bool
 
     @classmethod
-    def beside(cls, row: str, x: float, y: float) -> "Label":
-        is_left = x > WIDTH * 0.7
-        return cls(row, x - 9 if is_left else x + 9, y - 7, is_left)
+    def around(cls, row: str, x: float, y: float) -> list["Label"]:
+        """On the right and on the left, where it fits; where it fits nowhere, cut on the side that has more room."""
+        rooms = {x + GAP: WIDTH - x - GAP, x - GAP: x - GAP - LEFT}
+        found = [cls(row, shortened(row, max(1, int(room // LETTER))), start, y - 7, start < x)
+                 for start, room in rooms.items()]  # fmt: skip
+        longest = max(len(label.text) for label in found)
+        return [label for label in found if len(label.text) == longest]
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """As wide as it is on a phone."""
+        start = self.x - self.is_left * len(self.text) * LETTER
+        return start, start + len(self.text) * LETTER
 
     def covers(self, other: "Label") -> bool:
-        """Whether two texts would lie on one another, as wide and high as they are on a phone."""
-        starts = [one.x - one.is_left * len(one.row) * LETTER for one in (self, other)]
-        ends = [start + len(one.row) * LETTER for start, one in zip(starts, (self, other), strict=True)]
-        return max(starts) < min(ends) and abs(self.y - other.y) < LINE
+        """Whether two texts would lie on one another."""
+        (start, end), (other_start, other_end) = self.ends, other.ends
+        return max(start, other_start) < min(end, other_end) and abs(self.y - other.y) < LINE
+
+    def hides(self, dot: Point) -> bool:
+        """Whether it would lie on a point."""
+        (start, end), middle = self.ends, self.y - LINE / 4
+        return start - DOT <= dot[0] <= end + DOT and abs(dot[1] - middle) <= LINE / 2 + DOT
 
     @property
     def svg(self) -> str:
         anchor = "end" if self.is_left else "start"
         return (
             f'<text data-row={quoteattr(self.row)} x="{self.x:.1f}" y="{self.y:.1f}" text-anchor="{anchor}">'
-            f"{escape(self.row)}</text>"
+            f"{escape(self.text)}</text>"
         )
 
 
 def _labels(series: Sequence[Series], across: Axis, up: Axis) -> list[str]:
-    """Names beside their points, or as near to them as no other name is."""
+    """Names beside their points, or as near to them as nothing else is."""
+    dots = [(across(x), up(y)) for one in series for x, y in one.points]
     placed: list[Label] = []
-    for one in series:
-        x, y = one.points[0]
-        placed.append(_moved_clear(Label.beside(one.row, across(x), up(y)), placed))
+    for one, dot in zip(series, dots, strict=True):
+        placed.append(_moved_clear(Label.around(one.row, *dot), placed, dots))
     return [label.svg for label in placed]
 
 
-def _moved_clear(label: Label, placed: Sequence[Label]) -> Label:
-    """Up or down within the diagram until it covers none of the others; where it was if there is no such place."""
+def _moved_clear(labels: Sequence[Label], placed: Sequence[Label], dots: Sequence[Point]) -> Label:
+    """One of them, up or down within the diagram until it covers no other and no point; the first as it is if there is
+    no such place."""
     ways = (sign * step * LINE / 2 for step in range(2 * HEIGHT // LINE) for sign in (1, -1))
-    moved = (replace(label, y=label.y + way) for way in ways)
+    moved = (replace(label, y=label.y + way) for way in ways for label in labels)
     inside = (one for one in moved if TOP <= one.y <= HEIGHT - BOTTOM)
-    return next((one for one in inside if not any(one.covers(other) for other in placed)), label)
+    clear = (one for one in inside if not any(map(one.covers, placed)) and not any(map(one.hides, dots)))
+    return next(clear, labels[0])
 
 
 def _axes(points: Sequence[Point], counts: bool = False) -> tuple[Axis, Axis]:

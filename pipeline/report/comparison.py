@@ -12,13 +12,14 @@ Interval = tuple[float, float]
 class Comparison:
     """A row against the baseline, on one task or on the average of several.
 
-    `interval` and `p` are of documents and seeds together, `bootstrap` and `bootstrap_p` of documents alone,
-    `seeds_p` of seeds alone (None for fewer than two pairs). `mcnemar` is the exact test of each pair of runs, where
-    documents are right or wrong. `adjusted` is p after Holm's correction.
+    `interval` (None where every document changed by the same) and `p` are of documents and seeds together, `bootstrap`
+    and `bootstrap_p` of documents alone, `seeds_p` of seeds alone (None for fewer than two pairs). `mcnemar` is the
+    exact test of each pair of runs, on one task whose documents are right or wrong. `adjusted` is p after Holm's
+    correction.
     """
 
     difference: float
-    interval: Interval
+    interval: Interval | None
     p: float
     documents: int
     pairs: int

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.files import read_file
 from pipeline.report.statistics import is_number
 
 POINTS = 60
@@ -35,7 +36,7 @@ class Curves:
 def read_curves(path: Path) -> Curves:
     """The thinned curves of a train/metrics.jsonl; empty ones where there is none."""
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_file(path).splitlines()
     except OSError:
         lines = []
     found = [values for line in _thinned(lines, POINTS) if (values := _parsed(line))]

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
+from pipeline.files import read_file
 from pipeline.report.record import Record
 from pipeline.report.statistics import LARGEST
 
@@ -33,7 +34,7 @@ def document_values(record: Record) -> Values | None:
 def read_values(path: Path, metric: str) -> Values | None:
     """The metric's column of a file of records; None where a line has no number there."""
     try:
-        values = [found[metric] for found in _metrics(path.read_bytes())]
+        values = [found[metric] for found in _metrics(read_file(path))]
         numbers = np.array(values, dtype=np.float64) if {*map(type, values)} <= {int, float} else None
     except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return None

@@ -103,8 +103,10 @@ class Entry:
 
     @property
     def noise(self) -> str:
-        """The mark of a difference that is within noise."""
-        return NOISE if self.comparison is not None and self.comparison.within_noise and self.change else ""
+        """The mark of a difference that is within noise, or of which nobody knows whether it is."""
+        if not self.change:
+            return ""
+        return UNTESTED if self.comparison is None else NOISE if self.comparison.within_noise else ""
 
     @property
     def bracketed(self) -> str:
@@ -126,7 +128,7 @@ class Entry:
         return next((record.value for record in self.records if record.seed == seed), None)
 
 
-NOISE = "≈"
+NOISE, UNTESTED = "≈", "?"
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class Row:
     @property
     def is_published(self) -> bool:
         """Another source's numbers, not measured here."""
-        return any(entry.published is not None for entry in self.entries)
+        return any(entry.published is not None for entry in self.entries) and not any(e.expected for e in self.entries)
 
     @property
     def change(self) -> str:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.report.cell import Cell
-from pipeline.report.chart import Series, line_chart, scatter
+from pipeline.report.chart import Point, Series, line_chart, scatter
 from pipeline.report.collect import there
 from pipeline.report.cost import COSTS
 from pipeline.report.curves import QUANTITIES, Curves, read_curves
-from pipeline.report.entry import Entry, Row, Table
+from pipeline.report.entry import Entry, Table
 
 MOST_RUNS = 500
 """Runs whose curves are drawn."""
@@ -86,34 +86,40 @@ def _ratios(cell: Cell, curves: Curves) -> dict[str, Any]:
 
 
 def _cost(table: Table, cost: Table, places: dict[str, int]) -> Figure | None:
-    """The average, or the first task where there is none, against the hours of training."""
-    index = next((number for number, column in enumerate(table.columns) if column.is_average), 0)
-    column, hours = table.columns[index], {(row.group, row.name): row.entries[0] for row in cost.rows}
-    drawn = [(row, row.entries[index], hours.get((row.group, row.name))) for row in table.rows if not row.is_published]
-    series, errors = [], []
-    for row, entry, time in drawn:
-        spent = _hours(time)
-        if entry.summary is None or spent is None:
-            continue
-        name, mean = " ".join(filter(None, [row.group, row.name])), entry.unit.scale * entry.summary.mean
-        label = f"{name}: {' '.join(filter(None, [entry.value, entry.spread]))}, {spent:.3g} h"
-        series.append(Series(label, name, [(spent, mean)], places.get(name, 0)))
-        errors.append(entry.unit.scale * (entry.summary.std or 0.0))
-    title = f"{column.name} against cost"
-    svg = scatter(series, title, "training, hours x devices", f"{column.name} ({_unit(drawn)})", errors)
+    """The averages, or the first task's numbers where there are none, against the hours of training."""
+    what, numbers = _numbers(table)
+    hours = {(row.group, row.name): _hours(row.entries[0]) for row in cost.rows}
+    drawn = [(entry, mean, spent) for entry, mean in numbers if (spent := hours.get(_place(entry))) is not None]
+    series = [_point(entry, (spent, mean), places) for entry, mean, spent in drawn]
+    errors = [entry.unit.scale * ((entry.summary and entry.summary.std) or 0.0) for entry, _, _ in drawn]
+    unit = next((entry.unit.name for entry, _, _ in drawn if entry.unit.name), "as measured")
+    svg = scatter(series, f"{what} against cost", "training, hours x devices", f"{what} ({unit})", errors)
     note = "Bars: standard deviation over seeds." if any(errors) else ""
-    return Figure(title[:1].upper() + title[1:], svg, note) if svg else None
+    return Figure(f"{what[:1].upper()}{what[1:]} against cost", svg, note) if svg else None
 
 
-def _unit(drawn: Sequence[tuple[Row, Entry, Entry | None]]) -> str:
-    """Unit of the numbers, in words."""
-    return next((entry.unit.name for _, entry, _ in drawn if entry.unit.name), "as measured")
+def _numbers(table: Table) -> tuple[str, list[tuple[Entry, float]]]:
+    """What is drawn, and all that there are of it: of one column, or of every one where all are averages."""
+    tasks = [index for index, column in enumerate(table.columns) if not column.is_cost]
+    averages = [index for index in tasks if table.columns[index].is_average]
+    what = "average" if averages else table.columns[tasks[0]].name if tasks else ""
+    entries = [row.entries[index] for row in table.rows for index in averages or tasks[:1]]
+    return what, [(entry, entry.unit.scale * entry.summary.mean) for entry in entries if entry.summary]
 
 
-def _hours(entry: Entry | None) -> float | None:
+def _place(entry: Entry) -> tuple[str, str]:
+    """Block and row of its runs, wherever the table shows it."""
+    return entry.records[0].group, entry.records[0].row
+
+
+def _point(entry: Entry, point: Point, places: dict[str, int]) -> Series:
+    name = " ".join(filter(None, _place(entry)))
+    label = f"{name}: {' '.join(filter(None, [entry.value, entry.spread]))}, {point[0]:.3g} h"
+    return Series(label, name, [point], places.get(name, 0))
+
+
+def _hours(entry: Entry) -> float | None:
     """None where it is not known; a model that is not trained costs nothing."""
-    if entry is None:
-        return None
     if entry.summary is not None:
         return COSTS["hours"].unit.scale * entry.summary.mean
     return 0.0 if any(missing.reason == "nothing is trained" for missing in entry.missing) else None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from unicodedata import normalize
 
-from pipeline.report.entry import NOISE, Entry, Row, Table
+from pipeline.report.entry import NOISE, UNTESTED, Entry, Row, Table
 from pipeline.report.text import printable, shortened
 
 SPECIAL = {
@@ -50,9 +50,11 @@ MARKS = "§°²³µ·†‡€\u2013\u2014\u2018\u2019\u201c\u201d"
 UNKNOWN = "ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲų"
 """Latin letters that pdflatex has not without a package for further fonts."""
 
-APPROXIMATELY = r"\,\approx"
+IN_MATHEMATICS = {NOISE: r"\,\approx", UNTESTED: r"\,?"}
 PAGE = 45
 """Rows that fit on a page under a long caption: what a float has beyond, LaTeX prints off the paper."""
+LINE = 100
+"""Letters of a footnote's line."""
 LONGEST = 150
 """Characters of a name in the table: TeX knows no dimension larger than 5.75 m."""
 
@@ -71,13 +73,16 @@ def render_document(*tables: Table) -> str:
 
 def render_latex(table: Table) -> str:
     """A table environment, scaled down where it is wider than the line; one for each page of a table that is longer.
+    Footnotes that have no room under its last rows follow as text, which may go on over several pages.
 
     It needs \\usepackage{booktabs,graphicx}.
     """
     *pages, last = _pages(table)
     lines = [line for number, blocks in enumerate(pages) for line in [*_page(table, blocks, number), r"\clearpage"]]
     notes = [rf"{_raised(letter)} {escape(text)}\par" for letter, text in table.notes]
-    return "\n".join([*lines, *_page(table, last, len(pages), notes)]) + "\n"
+    has_room = sum(map(len, last)) + sum(1 + len(note) // LINE for note in notes) <= PAGE
+    below, after = (notes, []) if has_room else ([], [r"\clearpage", r"{\raggedright\footnotesize", *notes, "}"])
+    return "\n".join([*lines, *_page(table, last, len(pages), below), *after]) + "\n"
 
 
 def _pages(table: Table) -> list[list[list[Row]]]:
@@ -164,7 +169,9 @@ def _cell(entry: Entry) -> str:
 
 def _signed(change: str) -> str:
     """Difference and mark of noise in mathematics, so that the minus is one."""
-    return f"${change.replace(NOISE, APPROXIMATELY)}$" if change else ""
+    for mark, symbol in IN_MATHEMATICS.items():
+        change = change.replace(mark, symbol)
+    return f"${change}$" if change else ""
 
 
 def _raised(text: str) -> str:

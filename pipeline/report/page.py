@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.report.cell import Cell
-from pipeline.report.entry import Entry, Row, Table
+from pipeline.report.entry import Column, Entry, Row, Table
 from pipeline.report.figures import Figures, draw
 from pipeline.report.origin import Origins
 
@@ -84,14 +84,16 @@ def _row(table: Table, row: Row, origins: Origins, sheets: list[dict[str, Any]])
         if entry.published is None and (entry.records or entry.missing):
             number = len(sheets)
             sheets.append(origins.sheet(table, entry, f"{name}, {column.name}"))
-        cells.append(ShownCell(entry, number, entry.summary.mean if entry.summary else _number(entry.published)))
+        cells.append(ShownCell(entry, number, _order(entry, column)))
     return ShownRow(row, name, table.lead(row), cells)
 
 
-def _number(text: str | None) -> float | None:
-    """The first number of a published text, in percent as its neighbours are fractions."""
+def _order(entry: Entry, column: Column) -> float | None:
+    """The number as measured; of a published text its first number, turned back into what is measured."""
+    if entry.summary is not None:
+        return entry.summary.mean
     try:
-        return float((text or "").split()[0]) / 100
+        return float((entry.published or "").split()[0]) / column.unit.scale
     except (IndexError, ValueError):
         return None
 

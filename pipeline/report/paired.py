@@ -26,6 +26,8 @@ from pipeline.report.comparison import CONFIDENCE, Comparison, Interval
 RESAMPLES = 5_000
 FEW = 250
 """Documents whose draws are kept: 5 MB of them, which a processor's cache holds."""
+EQUAL = 1e-12
+"""Standard error over mean of values that differ by rounding alone."""
 ROUNDING = 1e-6
 """Between means in float32 of changes that cancel each other. A true mean of so few documents is 0 or far larger."""
 
@@ -76,8 +78,9 @@ def moments(values: Values) -> Moments:
     return Moments(values.mean(axis=1), float(values.mean(axis=0).var(ddof=1)) / documents, documents)
 
 
-def interval_and_p(tasks: Sequence[Values]) -> tuple[Interval, float]:
-    """Confidence interval of the mean over tasks, and the probability of one as far from zero if there were none.
+def interval_and_p(tasks: Sequence[Values]) -> tuple[Interval | None, float]:
+    """Confidence interval of the mean over tasks (None where all values are equal: nothing says how far others would
+    be), and the probability of one as far from zero if there were none.
 
     Args:
         tasks: of each task the values, [runs, documents].
@@ -85,7 +88,7 @@ def interval_and_p(tasks: Sequence[Values]) -> tuple[Interval, float]:
     return interval_of([moments(values) for values in tasks])
 
 
-def interval_of(tasks: Sequence[Moments]) -> tuple[Interval, float]:
+def interval_of(tasks: Sequence[Moments]) -> tuple[Interval | None, float]:
     """The same from what was worked out of each task's values."""
     seeds = tasks[0].seeds if len(tasks) == 1 else np.mean([task.seeds for task in tasks], axis=0)
     mean = float(seeds.mean())
@@ -93,11 +96,20 @@ def interval_of(tasks: Sequence[Moments]) -> tuple[Interval, float]:
     if len(seeds) > 1:
         parts.append((float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1))
     variance = sum(part for part, _ in parts)
-    if variance == 0:
-        return (mean, mean), _p_without_variance(mean, min(task.documents for task in tasks))
+    if math.sqrt(variance) <= EQUAL * abs(mean):
+        return None, _p_without_variance(mean, min(task.documents for task in tasks))
     freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
     half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(variance)
     return (mean - half, mean + half), _p_of_t(mean / math.sqrt(variance), freedom)
+
+
+def interval_of_all_or_none(task: Moments) -> Interval | None:
+    """Clopper and Pearson's exact interval of the share of right answers where all are right, or none; else None."""
+    if {*task.seeds} not in ({0}, {1}):
+        return None
+    right = int(task.seeds[0]) * task.documents
+    low, high = stats.binomtest(right, task.documents).proportion_ci(CONFIDENCE, method="exact")
+    return float(low), float(high)
 
 
 def _p_of_t(t: float, freedom: float) -> float:
@@ -155,9 +167,13 @@ def _p_of_seeds(seeds: Values) -> float | None:
 
 def _mcnemar(row: Values, baseline: Values) -> tuple[float, ...]:
     """Exact McNemar test of each pair of runs; () where documents are not just right or wrong."""
-    if not np.isin(row, (0, 1)).all() or not np.isin(baseline, (0, 1)).all():
+    if not are_right_or_wrong(row, baseline):
         return ()
     return tuple(mcnemar_p(*flips(*pair)) for pair in zip(row, baseline, strict=True))
+
+
+def are_right_or_wrong(*values: Values) -> bool:
+    return all(np.isin(one, (0, 1)).all() for one in values)
 
 
 def flips(row: Values, baseline: Values) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from pipeline.config import RunConfig
 from pipeline.faults import explain
+from pipeline.files import read_file
 from pipeline.report.scale import full_score
 from pipeline.report.statistics import LARGEST, is_number
 
@@ -170,7 +171,7 @@ def read_evaluation(path: Path, task: str, config: RunConfig, signature: str, me
         UnusableError: saying what is missing or wrong.
     """
     try:
-        evaluation = Evaluation.model_validate_json(path.read_bytes())
+        evaluation = Evaluation.model_validate_json(read_file(path))
     except (FileNotFoundError, NotADirectoryError):
         raise AbsentError(f"evaluation of {task} is missing") from None
     except ValidationError as error:

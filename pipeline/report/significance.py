@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeline.report.comparison import Comparison
+from pipeline.report.comparison import Comparison, Interval
 from pipeline.report.documents import Values, document_values
 from pipeline.report.entry import Entry, Row
-from pipeline.report.paired import compare, holm, interval_of, moments
+from pipeline.report.paired import Moments, compare, holm, interval_of, interval_of_all_or_none, moments
 from pipeline.report.record import Record
+from pipeline.report.unit import PERCENT, Unit
 
 Place = tuple[int, int]
 """Row and column of a number."""
@@ -50,7 +51,7 @@ class _Scored:
         for column, entry in enumerate(self.row.entries):
             parts = [spreads[part] for part in _parts(self.row, column)] if entry.complete else []
             known = [part for part in parts if part is not None]  # one document has no variance
-            interval = interval_of(known)[0] if known and len(known) == len(parts) else None
+            interval = _interval(known, entry.unit) if known and len(known) == len(parts) else None
             entries.append(replace(entry, interval=interval))
         return replace(self.row, entries=tuple(entries))
 
@@ -72,6 +73,13 @@ class _Scored:
             mine, theirs = np.broadcast_arrays(mine, theirs)
             return mine, theirs
         return (mine, theirs) if set(seeds) == set(others) else None
+
+
+def _interval(tasks: Sequence[Moments], unit: Unit) -> Interval | None:
+    interval, _ = interval_of(tasks)
+    if interval is None and len(tasks) == 1 and unit.name == PERCENT.name:
+        return interval_of_all_or_none(tasks[0])
+    return interval
 
 
 def _values(entry: Entry) -> Values | None:

@@ -9,8 +9,8 @@ from pipeline.report.statistics import DDOF
 
 HEADINGS = (
     "table", "model", "method", "column", "task", "metric", "value", "std", "ddof", "n", "planned", "low", "high",
-    "baseline", "difference", "difference_low", "difference_high", "p", "p_holm", "within_noise", "published",
-    "documents", "limit", "seeds", "missing",
+    "baseline", "difference", "difference_low", "difference_high", "p", "p_holm", "p_bootstrap",
+    "p_mcnemar", "p_seeds", "within_noise", "published", "documents", "limit", "seeds", "missing",
 )  # fmt: skip
 TEXTS = ("table", "model", "method", "column", "task", "metric", "baseline", "missing")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -35,6 +35,7 @@ def _inert(key: str, value: Any) -> Any:
 def _line(table: Table, row: Row, column: Column, entry: Entry) -> dict[str, Any]:
     found = entry.comparison
     low, high = entry.interval or (None, None)
+    least, most = (found and found.interval) or (None, None)
     return {
         "table": table.title,
         "model": row.group,
@@ -51,10 +52,13 @@ def _line(table: Table, row: Row, column: Column, entry: Entry) -> dict[str, Any
         "high": high,
         "baseline": table.baseline if entry.difference is not None else None,
         "difference": entry.difference,
-        "difference_low": found.interval[0] if found else None,
-        "difference_high": found.interval[1] if found else None,
+        "difference_low": least,
+        "difference_high": most,
         "p": found.p if found else None,
         "p_holm": found.adjusted if found else None,
+        "p_bootstrap": found.bootstrap_p if found else None,
+        "p_mcnemar": " ".join(map(str, found.mcnemar)) if found else None,
+        "p_seeds": found.seeds_p if found else None,
         "within_noise": found.within_noise if found else None,
         "published": entry.published,
         "documents": column.documents,

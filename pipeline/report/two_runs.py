@@ -1,4 +1,4 @@
-"""In what two runs differ: configuration, data, training, and the documents that one got right and the other wrong."""
+"""In what two runs differ: configuration, data, training, and the documents that one answered better."""
 
 import json
 from collections.abc import Sequence
@@ -13,14 +13,15 @@ from rich.text import Text
 
 from pipeline.config import RunConfig, as_dict
 from pipeline.errors import UserError
-from pipeline.files import read_json
+from pipeline.files import read_file, read_json
 from pipeline.report.collect import read_config
 from pipeline.report.cost import COSTS, PREFIX, cost_of
 from pipeline.report.curves import read_curves
 from pipeline.report.documents import read_values
 from pipeline.report.grouping import leaves
-from pipeline.report.paired import flips, mcnemar_p
+from pipeline.report.paired import are_right_or_wrong, mcnemar_p
 from pipeline.report.record import UnusableError
+from pipeline.report.scale import full_score
 from pipeline.report.statistics import is_number
 from pipeline.report.text import printable, shortened
 from pipeline.run_folder import RunFolder
@@ -31,7 +32,8 @@ Pair = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Flips:
-    """One task: the scores, and the documents on which the runs disagree (numbers of their records).
+    """One task: the scores, and the documents that the second run answered better (`gained`) or worse (`lost`), as
+    numbers of their records. `p` is that of so uneven a split, by the test that `test` names.
 
     `fault` says why the documents cannot be compared; then there are none.
     """
@@ -41,13 +43,14 @@ class Flips:
     scores: tuple[float, float]
     gained: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
+    test: str = ""
     p: float | None = None
     fault: str = ""
 
 
 @dataclass(frozen=True)
 class TwoRuns:
-    """Everything in which two runs differ. `gained` documents are those that only the second got right."""
+    """Everything in which two runs differ."""
 
     folders: tuple[Path, Path]
     configuration: list[Pair]
@@ -157,8 +160,16 @@ def _flips(task: str, folders: Sequence[RunFolder]) -> Flips:
     first, second = (read_values(folder.samples(task), metric) for folder in folders)
     if first is None or second is None or len(first) != len(second):
         return Flips(task, metric, found.scores, fault="the records of the documents are not there")
-    gained, lost = (tuple(map(int, np.flatnonzero(change > 0))) for change in (second - first, first - second))
-    return Flips(task, metric, found.scores, gained, lost, mcnemar_p(*flips(second, first)))
+    change = (first - second) if _less_is_better(contents[0], metric) else (second - first)
+    gained, lost = (tuple(map(int, np.flatnonzero(sign * change > 0))) for sign in (1, -1))
+    full = full_score(task, metric) or 1
+    test = "McNemar" if are_right_or_wrong(first / full, second / full) else "sign test"
+    return Flips(task, metric, found.scores, gained, lost, test, mcnemar_p(len(gained), len(lost)))
+
+
+def _less_is_better(evaluation: dict[str, Any], metric: str) -> bool:
+    directions = evaluation.get("higher_is_better")
+    return isinstance(directions, dict) and directions.get(metric) is False
 
 
 def _score(evaluation: dict[str, Any], metric: str) -> float:
@@ -203,9 +214,8 @@ def _task(found: Flips) -> str:
     text = f"{found.task}, {found.metric}: {first:.4f} and {second:.4f}"
     if found.fault:
         return f"{text}; documents not compared: {found.fault}"
-    return (
-        f"{text}; {len(found.gained)} documents score higher in 2, {len(found.lost)} lower (McNemar p = {found.p:.3g})"
-    )
+    split = f"{len(found.gained)} documents score better in 2, {len(found.lost)} worse"
+    return f"{text}; {split} ({found.test}, p = {found.p:.3g})"
 
 
 def _documents(found: Flips, folders: Sequence[Path], count: int) -> list[RenderableType]:
@@ -214,7 +224,7 @@ def _documents(found: Flips, folders: Sequence[Path], count: int) -> list[Render
     if not places:
         return []
     try:
-        lines = [RunFolder(folder).samples(found.task).read_bytes().splitlines() for folder in folders]
+        lines = [read_file(RunFolder(folder).samples(found.task)).splitlines() for folder in folders]
         rows = [_document(*(json.loads(each[place]) for each in lines)) for place in places]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return [Text(f"the records of these documents are damaged ({type(error).__name__})", style="yellow")]

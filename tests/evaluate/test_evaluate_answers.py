@@ -240,6 +240,26 @@ def test_what_is_no_answer_is_left_out(tmp_path: Path, line: str) -> None:
     assert Answers(tmp_path, "x").known == {"1": [-1.0, True], "3": "text"}
 
 
+def test_a_file_may_be_removed_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Answers(tmp_path, "x").add({"1": "a"})
+    opened = Path.open
+
+    def opened_at_last(path: Path, *arguments: Any, **options: Any) -> Any:
+        file = opened(path, *arguments, **options)
+        path.unlink()
+        return file
+
+    monkeypatch.setattr(Path, "open", opened_at_last)
+    assert Answers(tmp_path, "x").known == {}
+
+
+def test_a_folder_may_be_removed_while_it_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)  # it was there a moment ago
+    answers = Answers(tmp_path / "gone", "x")
+    answers.remove()
+    assert answers.known == {}
+
+
 def test_only_the_answers_to_the_own_question_are_removed(tmp_path: Path) -> None:
     own, same, other = Answers(tmp_path / "a", "x"), Answers(tmp_path / "a", "x"), Answers(tmp_path / "a", "y")
     own.add({"1": "a"})

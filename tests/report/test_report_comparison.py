@@ -1,16 +1,21 @@
 """Paired tests: against SciPy and statsmodels, against hand computations, and by simulation."""
 
+import io
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import comb, isclose, sqrt
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from pipeline.report import Cell, Layout, build_table
+from pipeline.report import Cell, Layout, build_table, report
 from pipeline.report.caption import caption
 from pipeline.report.paired import bootstrap_means, compare, holm, interval_and_p, mcnemar_p
 
@@ -82,7 +87,7 @@ def test_documents_and_seeds_by_hand() -> None:
 def test_no_difference_and_one_that_never_varies() -> None:
     same = answers(2, 30, 0.5)
     found = compare([(same, same)])
-    assert found is not None and found.p == 1.0 and found.within_noise and found.interval == (0.0, 0.0)
+    assert found is not None and found.p == 1.0 and found.within_noise and found.interval is None
     always = compare([(np.ones((1, 12)), np.zeros((1, 12)))])
     assert always is not None and isclose(always.p, 2 * 0.5**12)
     assert compare([(np.ones((1, 1)), np.zeros((1, 1)))]) is None
@@ -183,7 +188,40 @@ def test_what_cannot_be_paired_is_not_tested(make_run: MakeRun, fault: str) -> N
     elif fault == "edited":
         path.write_text("\n".join([lines[-1], *lines[1:]]))
     table = build_table(cells, "t", "LoRA")
-    assert table.rows[1].change == "+50.0" and "Differences are not tested" in table.caption
+    assert table.rows[1].change == "+50.0 ?" and "?: not tested (that needs complete numbers" in table.caption
+
+
+@pytest.mark.parametrize("differences", ["average", "tasks"])
+def test_what_is_not_tested_has_a_mark_of_its_own_in_every_file(
+    make_run: MakeRun, tmp_path: Path, differences: Any
+) -> None:
+    cells = [
+        make_run(row, 42, {"piqa": rights(count), "arc": rights(count)}, training={"epochs": epochs})
+        for epochs, (row, count) in enumerate({"A": 20, "Better": 55, "Lost": 55}.items(), start=1)
+    ]
+    cells[2].folder.samples("arc").unlink()
+    console = Console(file=io.StringIO(), width=200)
+    table = report(cells, "t", "A", tmp_path, console, Layout(differences=differences, average="average"))
+    assert [row.entries[2].noise for row in table.rows] == ["", "", "?"]
+    assert table.rows[1].entries[0].noise == "" and table.caption.count("?") == 1 and "≈: within" in table.caption
+    shown = [console.file.getvalue(), *((tmp_path / f"report.{kind}").read_text() for kind in ("md", "html", "tex"))]  # type: ignore[attr-defined]
+    lost = r"(\+58\.3|\$\+58\.3) (\\,)?\?"
+    assert all(len(re.findall(lost, text)) == (1 if differences == "average" else 2) for text in shown)
+    report(cells[:2], "t", "A", tmp_path, console)
+    assert "?" not in (tmp_path / "report.md").read_text()
+
+
+def test_an_interval_of_all_right_or_all_wrong_is_exact(make_run: MakeRun) -> None:
+    cells = [make_run("A", seed, {"all": [1] * 20, "none": [0] * 20, "some": rights(9, 20)}) for seed in (42, 43)]
+    entries = build_table(cells, "t", layout=Layout(spread="interval", average=None)).rows[0].entries
+    bound = 0.025 ** (1 / 20)  # so small a rate of right answers gives 20 of 20 once in 40 times
+    assert np.allclose(entries[0].interval, (bound, 1)) and np.allclose(entries[1].interval, (0, 1 - bound))
+    assert entries[0].spread == "[83.2, 100.0]" and entries[2].interval[0] > 0.2  # type: ignore[index]
+
+
+@pytest.mark.parametrize("values", [[0.7] * 20, [[1, 0], [0, 1]]])
+def test_equal_values_that_are_not_all_or_none_have_no_interval(values: list[Any]) -> None:
+    assert interval_and_p([np.atleast_2d(np.array(values, dtype=float))])[0] is None
 
 
 def test_intervals_in_place_of_deviations(make_run: MakeRun) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -128,6 +129,7 @@ def test_a_file_that_cannot_be_read_is_named(
     closed = cells[4].folder.root / name
     for method in ("read_bytes", "read_text", "stat", "open"):
         monkeypatch.setattr(Path, method, _refusing(getattr(Path, method), closed, error))
+    monkeypatch.setattr(os, "open", _refusing(os.open, str(closed), error))
     table = report(cells, "T", "A", tmp_path / "out", quiet())
     reasons = {missing.reason for row in table.rows for entry in row.entries for missing in entry.missing}
     damaged = {"config.yaml", "train/result.json", "evaluate/piqa.json"}
@@ -137,8 +139,8 @@ def test_a_file_that_cannot_be_read_is_named(
     assert table.rows[0].entries[0].n == 3
 
 
-def _refusing(method: Callable[..., Any], closed: Path, error: OSError) -> Callable[..., Any]:
-    def refuse(self: Path, *arguments: Any, **options: Any) -> Any:
+def _refusing(method: Callable[..., Any], closed: Path | str, error: OSError) -> Callable[..., Any]:
+    def refuse(self: Path | str, *arguments: Any, **options: Any) -> Any:
         if self == closed:
             raise error
         return method(self, *arguments, **options)

@@ -40,9 +40,9 @@ def test_markdown_is_as_expected(demo_cells: list[Cell], tmp_path: Path) -> None
         "# Demo\\_1\n\n"
         "| method | piqa | arc | average | Δ LoRA |\n"
         "| :-- | --: | --: | --: | --: |\n"
-        "| Pretrained | 50.0 | 25.0 | 37.5 | -7.5 |\n"
+        "| Pretrained | 50.0 | 25.0 | 37.5 | -7.5 ? |\n"
         "| LoRA | 55.0 ± 7.1 | 35.0 ± 7.1 | 45.0 ± 7.1 |  |\n"
-        "| Bitune | **70.0** ± 0.0 | **40.0** ± 14.1 | **55.0** ± 7.1 | +10.0 |\n\n"
+        "| Bitune | **70.0** ± 0.0 | **40.0** ± 14.1 | **55.0** ± 7.1 | +10.0 ? |\n\n"
         f"{table.caption}\n"
     )
 
@@ -55,9 +55,9 @@ def test_latex_rows_are_as_expected(demo_cells: list[Cell], tmp_path: Path) -> N
         r"\toprule",
         r"method & piqa & arc & average & $\Delta$ LoRA \\",
         r"\midrule",
-        r"Pretrained & 50.0 & 25.0 & 37.5 & $-7.5$ \\",
+        r"Pretrained & 50.0 & 25.0 & 37.5 & $-7.5 \,?$ \\",
         r"LoRA & 55.0 $\pm$ 7.1 & 35.0 $\pm$ 7.1 & 45.0 $\pm$ 7.1 &  \\",
-        r"Bitune & \textbf{70.0} $\pm$ 0.0 & \textbf{40.0} $\pm$ 14.1 & \textbf{55.0} $\pm$ 7.1 & $+10.0$ \\",
+        r"Bitune & \textbf{70.0} $\pm$ 0.0 & \textbf{40.0} $\pm$ 14.1 & \textbf{55.0} $\pm$ 7.1 & $+10.0 \,?$ \\",
         r"\bottomrule",
     ]
     assert "\n".join(lines) in (tmp_path / "report.tex").read_text(encoding="utf-8")
@@ -227,6 +227,19 @@ def test_latex_compiles(make_run: MakeRun, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=60)
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Overfull \\hbox" not in done.stdout and (tmp_path / "report.pdf").stat().st_size > 1000
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed: the LaTeX was not compiled")
+@pytest.mark.parametrize("rows", [10, 45, 60])
+def test_footnotes_that_have_no_room_under_the_table_follow_it(make_run: MakeRun, tmp_path: Path, rows: int) -> None:
+    cells = [make_run(f"Row {n}", 42, {"piqa": None}, reason=f"failed: {n} {'words ' * 30}") for n in range(rows)]
+    report(cells, "T", None, tmp_path, quiet())
+    text = (tmp_path / "table.tex").read_text(encoding="utf-8")
+    assert (text.rindex(r"\end{table}") > text.index("failed: 0 ")) == (rows == 10)
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "report.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=60)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Float too large" not in done.stdout and "Overfull" not in done.stdout
 
 
 def test_the_terminal_shows_the_table_and_the_files(demo_cells: list[Cell], tmp_path: Path) -> None:

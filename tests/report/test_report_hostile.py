@@ -3,15 +3,17 @@
 import csv
 import io
 import json
+import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from pipeline.report import Cell, build_table, report
+from pipeline.report import Cell, Layout, build_table, report
 from pipeline.report.curves import read_curves
 from pipeline.report.two_runs import compare_runs, render
 
@@ -23,6 +25,34 @@ def test_one_document_has_no_interval(make_run: MakeRun) -> None:
              for row, method in (("A", "causal"), ("B", "bitune")) for seed in (1, 2)]  # fmt: skip
     table = build_table(cells, "T", baseline="A")
     assert [row.entries[0].interval for row in table.rows] == [None, None]
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """A minute, then the test fails in place of waiting for ever."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("waits for a pipe"))
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", ["evaluation", "samples", "metrics", "train_result", "inference", "config"])
+def test_nobody_waits_for_a_pipe_in_the_place_of_a_file(make_run: MakeRun, tmp_path: Path, name: str) -> None:
+    cells = [make_run(row, 42, {"piqa": [1, 0, 1]}, method=method, inference={"prefill_seconds": 1.0})
+             for row, method in (("A", "causal"), ("B", "bitune"))]  # fmt: skip
+    path = getattr(cells[1].folder, name)
+    path = path("piqa") if callable(path) else path
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    layout = Layout(cost=("hours", "prefill"), differences="tasks")
+    table = report(cells, "T", "A", tmp_path / "out", Console(file=io.StringIO()), layout)
+    assert [entry.value for entry in table.rows[0].entries] == ["66.7", "66.7", "1.00", "1.000"]
+    lost = {"evaluation": 2, "inference": 1, "train_result": 4, "config": 4}
+    assert [entry.value for entry in table.rows[1].entries].count("-") == lost.get(name, 0)
+    if name != "config":
+        compare_runs(*(cell.folder.root for cell in cells))
 
 
 def test_a_correlation_may_be_negative(make_run: MakeRun) -> None:

@@ -118,7 +118,7 @@ def test_a_table_with_everything_that_can_go_wrong(make_run: MakeRun) -> None:
     ]
     # averages: (50 + 99 + 25) / 3 = 58.0; (65 + 99 + 40) / 3 = 68.0; (65.03 + 99 + 70) / 3 = 78.0
     assert [row.entries[3].value for row in table.rows] == ["58.0", "68.0", "78.0", "-"]
-    assert [row.change for row in table.rows] == ["-10.0", "", "+10.0", ""]
+    assert [row.change for row in table.rows] == ["-10.0 ?", "", "+10.0 ?", ""]
     assert dict(table.notes)["b"] == "seed 42: evaluation of arc failed: acc is nan; seed 43: failed: 100% & #1"
     assert "P\\_1" in render_markdown(table) and "P 50\\% \\& \\#" in render_document(table)
 

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ import pytest
 from rich.console import Console
 
 from pipeline.report import Cell, Layout, build_table, report
-from pipeline.report.chart import HEIGHT, LABELS, LINE, Axis, Series, line_chart, scatter
+from pipeline.report.arrangement import arranged
+from pipeline.report.chart import HEIGHT, LABELS, WIDTH, Axis, Label, Series, line_chart, scatter
 from pipeline.report.curves import POINTS, read_curves
+from pipeline.report.figures import draw
 from pipeline.report.spreadsheet import render_csv
+from pipeline.report.table import cost_table
 
 MakeRun = Callable[..., Cell]
 HOSTILE = "<script>window.hacked=1</script> \"&' </script><img src=x onerror=window.hacked=1>"
@@ -93,6 +96,17 @@ def test_what_is_missing_stands_on_the_page(page: Path) -> None:
     assert "failed: disk is full" in section and '<th scope="row">Bitune</th><td>43</td><td>arc</td>' in section
 
 
+def test_published_numbers_are_sorted_among_ours_in_every_unit(make_run: MakeRun, tmp_path: Path) -> None:
+    perplexity = {"main_metric": "perplexity", "metrics": {"perplexity": 8.5}}
+    cells = [make_run("A", 42, {"piqa": 0.5, "lambada": 0.5}, lambada=perplexity)]
+    published = {"Blog": {"piqa": "52.5 ± 0.7", "lambada": "9.06", "device h": "1.5"}}
+    layout = Layout(cost=("hours",))
+    report(cells, "T", None, tmp_path, Console(file=io.StringIO()), layout, reference=published)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    rows = [re.findall(r'data-order="([^"]+)"', row) for row in re.findall(r"<tr data-row=.*?</tr>", text, re.DOTALL)]
+    assert rows[:2] == [["0.5", "8.5", "3600"], ["0.525", "9.06", "5400"]]
+
+
 def test_long_runs_are_thinned_out(make_run: MakeRun) -> None:
     cell = make_run("A", 42, {"piqa": 0.5}, method="bitune")
     log(cell, 1000, layers=2)
@@ -106,14 +120,72 @@ def test_long_runs_are_thinned_out(make_run: MakeRun) -> None:
     assert read_curves(cell.folder.root / "none").lines["loss"] == []
 
 
+def cost_figure(cells: list[Cell], layout: Layout) -> str:
+    table = build_table(cells, "T", layout=layout)
+    figure = draw(arranged(cells, layout)[0], table, cost_table(cells, layout)).cost
+    return figure.svg if figure else ""
+
+
+@pytest.mark.parametrize("arrange", ["tasks", "models", "methods"])
+def test_averages_stand_against_their_own_cost_in_every_arrangement(make_run: MakeRun, arrange: Any) -> None:
+    layout = Layout(arrange=arrange, groups={"small": "Small", "large": "Large"})
+    cells = [
+        make_run(row, 42, {"piqa": 0.5 + 0.1 * n}, model=f"models/{model}", method=method,
+                 result={"wall_seconds": 3600.0 * (n + 1)})
+        for n, (row, model, method) in enumerate(
+            [("LoRA", "small", "causal"), ("Bitune", "small", "bitune"), ("LoRA", "large", "causal")])
+    ]  # fmt: skip
+    svg = cost_figure(cells, layout)
+    assert sorted(re.findall(r"<circle.*?<title>(.*?)</title>", svg)) == [
+        "Large LoRA: 70.0, 3 h", "Small Bitune: 60.0, 2 h", "Small LoRA: 50.0, 1 h",
+    ]  # fmt: skip
+    assert 'aria-label="average against cost"' in svg
+    ours = [row.is_published for row in build_table(cells, "T", layout=layout).rows]
+    assert ours == [False] * len(ours), "a model without this method does not make a row another source's"
+
+
+def test_costs_alone_are_not_drawn_against_cost(make_run: MakeRun) -> None:
+    cells = [make_run("A", 42, {"piqa": 0.5})]
+    assert cost_figure(cells, Layout(columns={}, cost=("hours", "memory"), average=None)) == ""
+    assert "piqa against cost" in cost_figure(cells, Layout(cost=("hours",), average=None))
+
+
+def labels_of(svg: str) -> list[Label]:
+    found = re.findall(r'<text data-row="([^"]+)" x="([^"]+)" y="([^"]+)" text-anchor="(\w+)"', svg)
+    return [Label(row, row, float(x), float(y), anchor == "end") for row, x, y, anchor in found]
+
+
 def test_names_of_close_points_stay_apart() -> None:
     series = [Series("label", f"Method {n}", [(1.0, 50.0)], n) for n in range(LABELS)]
-    svg = scatter(series, "title", "x", "y", [0.0] * LABELS)
-    heights = sorted(float(y) for y in re.findall(r'<text data-row="[^"]+" x="[^"]+" y="([^"]+)"', svg))
-    assert len(heights) == LABELS and heights[0] > 0 and heights[-1] < HEIGHT
-    assert all(high - low >= LINE for low, high in pairwise(heights))
+    labels = labels_of(scatter(series, "title", "x", "y", [0.0] * LABELS))
+    assert len(labels) == LABELS and all(0 < label.y < HEIGHT for label in labels)
+    assert not any(one.covers(other) for one, other in combinations(labels, 2))
     apart = [Series("label", f"Method {n}", [(n, n)], n) for n in range(2)]
-    assert len(set(re.findall(r'y="([^"]+)" text-anchor="[a-z]+">Method', scatter(apart, "t", "x", "y", [0, 0])))) == 2
+    assert len({label.y for label in labels_of(scatter(apart, "t", "x", "y", [0, 0]))}) == 2
+
+
+LONG = "Gemma-2B Bitune (Full FT)"
+
+
+@pytest.mark.parametrize(("x", "row", "text", "sides"), [
+    (440, LONG, LONG, "left"), (300, LONG, LONG, "right"), (600, "LoRA", "LoRA", "left"),
+    (84, "LoRA", "LoRA", "right"), (300, "LoRA", "LoRA", "right left"),
+    (300, "n" * 80, f"{'n' * 29}…", "right"), (500, "n" * 80, f"{'n' * 36}…", "left"),
+])  # fmt: skip
+def test_a_name_ends_within_the_chart(x: float, row: str, text: str, sides: str) -> None:
+    labels = Label.around(row, x, 100)
+    assert {label.text for label in labels} == {text}
+    assert " ".join("left" if label.is_left else "right" for label in labels) == sides
+    assert all(label.ends[0] >= 0 and label.ends[1] <= WIDTH for label in labels)
+
+
+def test_names_stay_off_the_points() -> None:
+    points = [(10.0, 50.0), (20.0, 50.5), (30.0, 50.0), (100.0, 60.0)]
+    series = [Series("label", f"A method called {n}", [point], n) for n, point in enumerate(points)]
+    svg = scatter(series, "title", "x", "y", [0.0] * 4)
+    dots = [(float(x), float(y)) for x, y in re.findall(r'cx="([^"]+)" cy="([^"]+)"', svg)]
+    labels = labels_of(svg)
+    assert len(dots) == len(labels) == 4 and not any(label.hides(dot) for label in labels for dot in dots)
 
 
 def test_axes_have_round_ticks() -> None:
@@ -133,6 +205,10 @@ def test_csv_holds_every_number_unrounded(cells: list[Cell]) -> None:
     found = next(line for line in lines if (line["method"], line["column"]) == ("Bitune", "piqa"))
     assert float(found["value"]) == pytest.approx((36 + 35) / 80) and found["n"] == found["planned"] == "2"
     assert float(found["difference"]) == pytest.approx((71 - 42) / 80) and found["seeds"] == "42 43"
+    assert len(found["p_mcnemar"].split()) == 2 and all(float(p) < 0.05 for p in found["p_mcnemar"].split())
+    assert float(found["p_bootstrap"]) < 0.05 and 0 < float(found["p_seeds"]) < 1
+    average = next(line for line in lines if (line["method"], line["column"]) == ("Pretrained", "average"))
+    assert average["p_bootstrap"] and average["p_mcnemar"] == ""  # the average of two tasks is neither right nor wrong
     assert found["within_noise"] == "False" and float(found["p_holm"]) < 0.05
     assert {line["method"] for line in lines} == {"Pretrained", "LoRA", "Bitune", HOSTILE}
     incomplete = next(line for line in lines if (line["method"], line["column"]) == ("Bitune", "arc"))

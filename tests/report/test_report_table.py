@@ -49,7 +49,7 @@ def test_the_caption_states_what_was_measured(demo_cells: list[Cell]) -> None:
         "Metric: acc in percent. Mean ± sample standard deviation over seeds (ddof = 1); n = 1: Pretrained; "
         "n = 2: LoRA, Bitune. Documents per task: 60. Every task was evaluated in full. Bold: best of its column. "
         "Δ LoRA: difference of the average to LoRA in percentage points. "
-        "Differences are not tested: that needs complete numbers and the records of their documents."
+        "?: not tested (that needs complete numbers and the records of their documents)."
     )
 
 

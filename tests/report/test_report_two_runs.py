@@ -34,7 +34,20 @@ def test_two_runs_side_by_side(make_run: MakeRun) -> None:
     console = Console(file=io.StringIO(), width=120)
     console.print(render(found, documents=2))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "2 documents score higher in 2, 1 lower" in text and "document 0" in text and "and 1 more" in text
+    assert (
+        "2 documents score better in 2, 1 worse (McNemar, p = 1)" in text
+        and "document 0" in text
+        and "and 1 more" in text
+    )
+
+
+def test_the_test_bears_its_name_and_less_may_be_better(make_run: MakeRun) -> None:
+    errors = {"higher_is_better": {"acc": False}}
+    first = make_run("A", 42, {"f1": [1, 1, 0.5, 0], "ter": [1, 1, 1, 0]}, ter=errors)
+    second = make_run("A", 43, {"f1": [1, 1, 0.75, 1], "ter": [0, 0, 1, 1]}, ter=errors)
+    f1, ter = compare_runs(first.folder.root, second.folder.root).tasks
+    assert (f1.gained, f1.lost, f1.test) == ((2, 3), (), "sign test")
+    assert (ter.gained, ter.lost, ter.test) == ((0, 1), (3,), "McNemar")
 
 
 def test_documents_that_differ_are_not_compared(make_run: MakeRun) -> None:
