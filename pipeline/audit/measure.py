@@ -46,10 +46,15 @@ class Measures:
         return 100 * self.counts[name] / self.of(name) if self.of(name) else 0.0
 
     def passed(self, limits: MaxPercentConfig) -> list[str]:
-        """The names of thresholds that are passed; that no row is left passes `lost` whatever it is."""
+        """The names of thresholds that are passed."""
         values = limits.model_dump()
         names = [name for name, limit in values.items() if limit is not None and self.percent(name) > limit]
-        return names if self.of("kept") or "lost" in names else ["lost", *names]
+        return ["lost", *names] if "lost" not in names and self._are_uncounted_lost(limits.lost) else names
+
+    def _are_uncounted_lost(self, limit: float | None) -> bool:
+        """Whatever the share says: no row is left, or a file ends early, which only the threshold that allows all
+        allows."""
+        return not self.of("kept") or (bool(self.manifest["ended_early"]) and limit not in (None, 100))
 
 
 def measure(data: PreparedData, tokenizer: PreTrainedTokenizerFast, sets: EvaluationSets | None, seed: int) -> Measures:

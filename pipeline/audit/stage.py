@@ -1,16 +1,19 @@
 """The audit of a run's data: prepare them, measure the rows, show what was found."""
 
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from pipeline.audit.measure import measure
 from pipeline.audit.page import render_page
+from pipeline.audit.samples import visible
 from pipeline.audit.terminal import show
 from pipeline.audit.view import View, view_of
 from pipeline.config import RunConfig
 from pipeline.files import write_text
 from pipeline.prepare.evaluation_sets import EvaluationSets, set_configs
+from pipeline.prepare.manifest import counted
 from pipeline.prepare.preparation import usable_tokenizer
 from pipeline.prepare.stage import obtain
 from pipeline.run_folder import RunFolder
@@ -31,11 +34,17 @@ def audit(config: RunConfig, folder: RunFolder, console: Console, page: Path, pr
     data = obtain(config, folder, processes)
     assert config.data is not None
     sets, notes = _sets(config)
+    notes += _ended_early(data.manifest)
     measures = measure(data, usable_tokenizer(config.model, config.data), sets, config.seed)
     view = view_of(config.name, measures, config.audit.max_percent, notes)
     show(view, console)
     write_text(page, render_page(view))
     return view
+
+
+def _ended_early(manifest: dict[str, Any]) -> list[str]:
+    found = visible(counted(manifest["ended_early"].items()))
+    return [f"files can't be read to their end, and nothing tells how many rows are missing: {found}"] if found else []
 
 
 def _sets(config: RunConfig) -> tuple[EvaluationSets | None, list[str]]:

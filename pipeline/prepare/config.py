@@ -90,7 +90,7 @@ class DataConfig(Schema):
     filters: FiltersConfig = FiltersConfig()
     """Which usable rows are left out all the same."""
     max_dropped_percent: Annotated[float, Field(ge=0, le=100)] = 50.0
-    """Above this share of dropped or rejected rows the stage fails."""
+    """Above this share of dropped or rejected rows the stage fails; below 100 also where a file ends early."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the rows that is not trained on, chosen by the hash of the prompt."""
 

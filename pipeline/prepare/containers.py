@@ -85,7 +85,7 @@ class DataFile:
 
 def damage(error: BaseException) -> Fault:
     """The reason for what lies behind a damage."""
-    return Fault("the compressed data is damaged or cut off", str(error)[:120])
+    return Fault("the compressed data is damaged or cut off", str(error)[:120], ends_file=True)
 
 
 def _unpacked(file: BinaryIO, name: str) -> BinaryIO:

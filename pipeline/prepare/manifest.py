@@ -25,6 +25,8 @@ class Tally:
     read: int = 0
     rejected: dict[str, dict[str, Any]] = field(default_factory=dict)
     dropped: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ended_early: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of the rejects, those behind which a file can't be read on: one row each, however many are missing."""
     whole: Counter[int] = field(default_factory=Counter)
     prompt: Counter[int] = field(default_factory=Counter)
     answer: Counter[int] = field(default_factory=Counter)
@@ -40,6 +42,8 @@ class Tally:
         self.boundary_merges += piece.merged
         for reject in piece.rejects:
             _count(self.dropped if reject.dropped else self.rejected, reject.reason, reject.name)
+            if reject.ends_file:
+                _count(self.ended_early, reject.reason, reject.name)
         for name, evaluation_set in piece.overlaps:
             _count(self.overlaps, evaluation_set, name)
 
@@ -49,6 +53,7 @@ class Tally:
                      "dropped": _total(self.dropped)},
             "rejected": self.rejected,
             "dropped": self.dropped,
+            "ended_early": self.ended_early,
             "tokens": {"total": _sum(self.whole), "prompt": _sum(self.prompt), "answer": _sum(self.answer),
                        "per_row": _spread(self.whole)},
             "lengths": {"prompt": histogram(self.prompt), "answer": histogram(self.answer)},
@@ -116,12 +121,19 @@ def check_loss(manifest: dict[str, Any], max_dropped_percent: float, rejects: Pa
 
     Raises:
         UserError: no row is left.
-        StageError: more than `max_dropped_percent` of the rows can't be used.
+        StageError: more than `max_dropped_percent` of the rows can't be used, or nobody knows how many because a file
+            ends early; 100 allows that too.
     """
     rows = manifest["rows"]
     lost = rows["rejected"] + rows["dropped"]
     if not rows["kept"]:
         raise UserError(f"data: none of the {rows['read']} rows can be used: {reasons(manifest)}; all in {rejects}")
+    if manifest["ended_early"] and max_dropped_percent < 100:
+        raise StageError(
+            f"data: files can't be read to their end, and nothing tells how many rows are missing: "
+            f"{counted(manifest['ended_early'].items())}; mend them, or set data.max_dropped_percent = 100 to use what "
+            f"stands before; all in {rejects}"
+        )
     if 100 * lost > max_dropped_percent * rows["read"]:
         raise StageError(
             f"data: {lost} of {rows['read']} rows ({100 * lost / rows['read']:.1f}%) can't be used, more than "

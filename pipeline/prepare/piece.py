@@ -29,10 +29,12 @@ class Reject:
     dropped: bool
     place: int
     """Of the row in its chunk."""
+    ends_file: bool = False
+    """See `Fault`."""
 
     @classmethod
     def of(cls, name: str, fault: Fault, place: int, dropped: bool) -> "Reject":
-        return cls(name, fault.reason, fault.detail, dropped, place)
+        return cls(name, fault.reason, fault.detail, dropped, place, fault.ends_file)
 
     def as_dict(self) -> dict[str, Any]:
         """As a line of rejects.jsonl."""

@@ -16,6 +16,7 @@ FIELD_LIMIT = 2**31 - 1
 LINE_LIMIT = 2**26
 """Bytes in a line of JSON lines or text; a longer one is set aside without being held in memory."""
 BROKEN = "broken CSV"
+UNREADABLE = "broken JSON: the list can't be read on"
 UNCLOSED = "a quote that is never closed: what follows it can't be read"
 
 
@@ -44,17 +45,18 @@ def _list(text: str, fault: Fault | None) -> Iterator[Record]:
         try:
             value, position = _DECODER.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            yield Record(line, None, fault or Fault("broken JSON: the list can't be read on", _short(error)))
+            yield Record(line, None, fault or Fault(UNREADABLE, _short(error), ends_file=True))
             return
         yield _record(line, value)
         position = _skip_space(text, position)
         if text[position : position + 1] not in (",", "]", ""):
-            yield Record(line, None, Fault("broken JSON: the list can't be read on", "no comma behind this row"))
+            yield Record(line, None, Fault(UNREADABLE, "no comma behind this row", ends_file=True))
             return
         position += text[position : position + 1] == ","
     if text[position:].strip() != "]":
         line += text.count("\n", counted)
-        yield Record(line, None, fault or Fault("the list of rows is not closed, or something follows it"))
+        unclosed = Fault("the list of rows is not closed, or something follows it", ends_file=True)
+        yield Record(line, None, fault or unclosed)
 
 
 def read_json_lines(file: DataFile) -> Iterator[Record]:
@@ -139,7 +141,7 @@ def read_delimited(file: DataFile, delimiter: str, names: Sequence[str] = ()) ->
                 header = _header(fields, file.shown)
                 continue
             yield _delimited_record(line, header, fields)
-            if isinstance(fields, Fault) and fields.reason != BROKEN:
+            if isinstance(fields, Fault) and fields.ends_file:
                 return
 
 
@@ -149,7 +151,8 @@ def _next_fields(reader: Any) -> list[str] | Fault | None:
     except StopIteration:
         return None
     except csv.Error as error:
-        return Fault(UNCLOSED if "unexpected end of data" in str(error) else BROKEN, str(error))
+        is_end = "unexpected end of data" in str(error)
+        return Fault(UNCLOSED if is_end else BROKEN, str(error), ends_file=is_end)
     except DAMAGES as error:
         return damage(error)
 

@@ -5,15 +5,20 @@ from typing import Any
 
 
 class Fault(Exception):
-    """A row that can't be used. `reason` is counted, so it holds nothing of the row; `detail` may."""
+    """A row that can't be used. `reason` is counted, so it holds nothing of the row; `detail` may.
 
-    def __init__(self, reason: str, detail: str = "") -> None:
+    Args:
+        ends_file: what lies behind it in its file can't be read either, however many rows that is.
+    """
+
+    def __init__(self, reason: str, detail: str = "", ends_file: bool = False) -> None:
         super().__init__(f"{reason} ({detail})" if detail else reason)
         self.reason = reason
         self.detail = detail
+        self.ends_file = ends_file
 
-    def __reduce__(self) -> tuple[type["Fault"], tuple[str, str]]:
-        return Fault, (self.reason, self.detail)  # exceptions are pickled by their message
+    def __reduce__(self) -> tuple[type["Fault"], tuple[str, str, bool]]:
+        return Fault, (self.reason, self.detail, self.ends_file)  # exceptions are pickled by their message
 
 
 @dataclass(frozen=True)

@@ -97,11 +97,13 @@ def _check_new(value: Any, name: str, seen: set[bytes]) -> None:
 
 
 def _take(records: Iterator[Record], wanted: int, there: int, chance: Random) -> Iterator[Record]:
-    """So many of the rows, in their order: each as often as it goes, and some, drawn, once more."""
+    """So many of the rows, in their order: each as often as it goes, and some, drawn, once more. That a file ends early
+    is told even where it isn't drawn."""
     times, rest = divmod(wanted, there)
     once_more = set(chance.sample(range(there), rest))
     for index, record in enumerate(records):
-        yield from [record] * (times + (index in once_more))
+        ends_file = record.fault is not None and record.fault.ends_file
+        yield from [record] * max(times + (index in once_more), ends_file)
 
 
 def open_sources(configs: Iterable[SourceConfig]) -> list[Source]:

@@ -93,6 +93,9 @@ def _summary(prepared: PreparedData, reused: bool) -> str:
     lost = f", {rows['rejected']} rejected, {rows['dropped']} dropped" if rows["read"] > rows["kept"] else ""
     if lost and not reused:
         lost += f" ({reasons(prepared.manifest)}; all in {prepared.path / REJECTS})"
+    ended_early = prepared.manifest["ended_early"].items()
+    if ended_early:
+        lost += f", files that can't be read to their end: {counted(ended_early)}"
     overlaps = prepared.manifest["overlaps"].items()
     if overlaps:
         lost += f", overlapping evaluation sets: {counted(overlaps)}"

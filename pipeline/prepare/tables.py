@@ -93,7 +93,8 @@ def _until_damage(batches: Iterator[pa.RecordBatch], file: DataFile, kind: str) 
     except DAMAGES as error:
         if not read:
             raise _damaged(file.shown, kind, error) from None
-        yield Record(read + 1, None, Fault(f"not a whole {kind} file: cut off or damaged", _first_line(error)))
+        fault = Fault(f"not a whole {kind} file: cut off or damaged", _first_line(error), ends_file=True)
+        yield Record(read + 1, None, fault)
 
 
 def read_dataset(dataset: datasets.Dataset) -> Iterator[Record]:

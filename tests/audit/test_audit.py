@@ -53,7 +53,7 @@ def _handmade(folder: Path, rows: list[tuple[list[int], int]], max_tokens: int) 
     with Writer(path) as writer:
         writer.put(Piece(batch_of(names, [Tokens(ids, length) for ids, length in rows]), len(rows)))
     manifest = {"key": path.name, "rows": {"read": len(rows), "kept": len(rows), "rejected": 0, "dropped": 0},
-                "max_tokens": max_tokens, "overlaps": {}, "boundary_merges": 1}  # fmt: skip
+                "max_tokens": max_tokens, "ended_early": {}, "overlaps": {}, "boundary_merges": 1}  # fmt: skip
     return PreparedData(path, manifest, io.BytesIO())
 
 
@@ -91,6 +91,16 @@ def test_lost_rows_are_shown_even_where_preparation_would_stop(tmp_path: Path) -
     assert {loss.reason for loss in view.losses} == {"empty field 'completion'", "longer than max_tokens"}
     nothing = _run(tmp_path, [{**GOOD, "completion": ""}], audit={"max_percent": {"lost": None}})
     assert [finding.name for finding in nothing.failed] == ["lost"], "no row is left"
+
+
+@pytest.mark.parametrize(("limit", "failed"), [(20, ["lost"]), (100, []), (None, [])])
+def test_a_file_that_ends_early_is_lost_rows(tmp_path: Path, limit: float | None, failed: list[str]) -> None:
+    rows = ",\n".join(json.dumps({**GOOD, "prompt": f"What is {number}?"}) for number in range(40))
+    (tmp_path / "x.json").write_text(f"[{rows},\n")
+    data = {"sources": [{"path": str(tmp_path / "x.json")}]}
+    view = _run(tmp_path, [], data=data, audit={"max_percent": {"lost": limit}})
+    assert [finding.name for finding in view.failed] == failed
+    assert "follows it: 1 (x.json:41)" in view.notes[0]
 
 
 def test_overlap_with_local_evaluation_sets(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The stage as a whole: accounting, refusal, reuse, damage, several processes, kills."""
 
+import gzip
 import json
 import os
 import signal
@@ -90,6 +91,29 @@ def test_too_many_lost_rows_are_refused_with_reasons(tmp_path: Path, make_run: M
         ):
             prepare(*make_run(path, max_dropped_percent=50))
     assert len(prepare(*make_run(path, max_dropped_percent=75))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "where"),
+    [
+        ("x.json", json.dumps([GOOD] * 9, indent=0).encode()[:-1] + b",\n", "x.json:39"),
+        ("x.json", json.dumps([GOOD] * 9, indent=0).encode()[:-9], "x.json:34"),
+        ("x.csv", b"instruction,output\n" + b"a,b\n" * 9 + b'"a,b\n' + b"a,b\n" * 9, "x.csv:11"),
+        ("x.jsonl.gz", gzip.compress(json.dumps(GOOD).encode() + b"\n")[:-4], "x.jsonl.gz:2"),
+    ],
+)
+@pytest.mark.parametrize("source", [{}, {"count": 2}])
+def test_a_file_that_ends_early_is_refused_unless_any_loss_is_allowed(
+    tmp_path: Path, make_run: MakeRun, name: str, content: bytes, where: str, source: dict[str, Any]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    for _ in range(2):  # also when it comes from the cache
+        with pytest.raises(
+            StageError, match=rf"can't be read to their end.*: 1 \({where}\); mend them, or set data.max"
+        ):
+            prepare(*make_run(tmp_path / name, source=source, max_dropped_percent=99.9))
+    (ended,) = prepare(*make_run(tmp_path / name, source=source)).manifest["ended_early"].values()
+    assert ended["examples"] == [where]
 
 
 def test_nothing_left_is_an_error(tmp_path: Path, make_run: MakeRun) -> None:
