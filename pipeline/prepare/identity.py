@@ -12,7 +12,7 @@ from pipeline.prepare.filters import Filters
 from pipeline.prepare.sources import Source
 from pipeline.prepare.templates import template_hash
 
-PREPARE_VERSION = 7
+PREPARE_VERSION = 8
 """Raised whenever this package's code makes other rows, or other columns, from the same input."""
 
 
