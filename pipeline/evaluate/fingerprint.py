@@ -33,19 +33,30 @@ def model_fingerprint(config: RunConfig, folder: RunFolder) -> str:
     A base model from the hub has no files here; its name and revision are part of the signature.
 
     Raises:
-        StageError: the run has no trained model yet.
+        StageError: the run has no trained model yet, or it or its base is not what it was in the training.
     """
-    trained = _model_files(folder.model) if config.tuning.kind != "none" else {}
-    if config.tuning.kind != "none" and not any(name.endswith(".safetensors") for name in trained):
+    base, trained = model_hashes(Path(config.model.name)), {}
+    if config.tuning.kind != "none":
+        trained = model_hashes(folder.model)
+        _check_trained(folder, trained, base, config.model.name)
+    return digest({"run": signature(config), "base": base, "trained": trained})
+
+
+def _check_trained(folder: RunFolder, trained: dict[str, str], base: dict[str, str], name: str) -> None:
+    if not any(file.endswith(".safetensors") for file in trained):
         raise StageError(f"{folder.model}: no trained model is there to be evaluated; train the run first")
-    return digest({
-        "run": signature(config),
-        "base": _model_files(Path(config.model.name)),
-        "trained": trained,
-    })  # fmt: skip
+    result = read_json(folder.train_result)
+    facts = result if isinstance(result, dict) else {}
+    recorded = facts.get("model_hashes") or {}
+    if changed := [file for file in recorded if trained.get(file) != recorded[file]]:
+        file = folder.model / changed[0]
+        raise StageError(f"{file}: not what the training wrote: restore it, or remove {folder.root} to train anew")
+    if base and facts.get("base_model", digest(base)) != digest(base):
+        raise StageError(f"{name}: has changed since {folder.root} was trained on it: remove that to train anew")
 
 
-def _model_files(folder: Path) -> dict[str, str]:
+def model_hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files of a model that answers depend on; {} for one of the hub, whose revision stands for it."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):

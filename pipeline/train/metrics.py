@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,13 +73,13 @@ class NoMetrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The logged updates, up to the first line that a kill left incomplete."""
+    """The logged updates, without lines that a kill or a damaged disk has left broken."""
     rows: list[dict[str, Any]] = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
+        with suppress(ValueError, RecursionError):
+            values = json.loads(line)
+            if isinstance(values, dict) and type(values.get("step")) is int:
+                rows.append(values)
     return rows
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from pipeline.config import RunConfig, signature
+from pipeline.config import RunConfig, digest, signature
 from pipeline.errors import StageError, UserError
+from pipeline.evaluate.fingerprint import model_hashes
 from pipeline.files import write_json
 from pipeline.model import DualBranch, build_model, check_length, load_tokenizer
 from pipeline.model.sharding import size
@@ -129,6 +130,7 @@ def _train(
     nvme: dict[str, Any],
 ) -> dict[str, Any]:
     facts = {"signature": signature(config), "prepared_key": data.key}
+    facts["base_model"] = ranks.first(lambda: digest(model_hashes(Path(config.model.name))))
     identity = {**facts, "processes": ranks.count, "zero_stage": config.training.zero.stage}
     checkpoints = Checkpoints(folder.checkpoints, identity, config.training.keep_checkpoints, ranks)
     start = checkpoints.chosen(resume) if resume else None  # before anything large is read
@@ -157,6 +159,7 @@ def _train(
         **chosen,
         "versions": versions(),
         "model_files": model_files(folder.model),
+        "model_hashes": ranks.first(lambda: model_hashes(folder.model)),
     }
     ranks.first(lambda: write_json(folder.train_result, result))
     ranks.first(loop.checkpoints.remove_all)

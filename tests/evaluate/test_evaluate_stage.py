@@ -169,11 +169,27 @@ def test_a_model_that_training_left_untouched_is_refused(tmp_path: Path, kind: s
     assert evaluate(config, folder)["csqa_full"]["documents"] == 6
 
 
-def test_what_the_training_stage_leaves_is_accepted(tmp_path: Path) -> None:
+def copied_base(folder: Path) -> Path:
+    base = folder / "base"
+    base.mkdir()
+    for path in STORIES.iterdir():
+        (base / path.name).write_bytes(path.read_bytes())
+    return base
+
+
+def flip(path: Path) -> None:
+    """The last bit of a file."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_what_the_training_stage_leaves_is_accepted_until_it_changes(tmp_path: Path) -> None:
     source = {"path": str(ROOT / "examples" / "data" / "commonsense_qa_train.jsonl"), "limit": 8}
+    base = copied_base(tmp_path)
     config = run_config(
         tmp_path,
         ["csqa_full"],
+        model={**BASE.model_dump(), "name": str(base)},
         method="bitune",
         tuning={"kind": "lora"},
         data={"sources": [source]},
@@ -183,6 +199,19 @@ def test_what_the_training_stage_leaves_is_accepted(tmp_path: Path) -> None:
     folder = RunFolder.of(config)
     train(config, folder)
     assert evaluate(config, folder)["csqa_full"]["signature"] == signature(config)
+    assert missing_tasks(config, folder) == []
+
+    changes = {
+        folder.model
+        / "adapter_model.safetensors": "adapter_model.safetensors: not what the training wrote",
+        base / "model.safetensors": "base: has changed since .* was trained on it",
+    }
+    for file, words in changes.items():
+        flip(file)
+        assert missing_tasks(config, folder) == ["csqa_full"]
+        with pytest.raises(StageError, match=words):
+            evaluate(config, folder)
+        flip(file)
     assert missing_tasks(config, folder) == []
 
 
@@ -272,14 +301,10 @@ def test_importing_the_configuration_is_light() -> None:
 
 
 def test_a_local_base_that_changed_is_another_model(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    base.mkdir()
-    for path in STORIES.iterdir():
-        (base / path.name).write_bytes(path.read_bytes())
+    base = copied_base(tmp_path)
     config = run_config(tmp_path, ["piqa_full"], model={**BASE.model_dump(), "name": str(base)})
     folder = RunFolder.of(config)
     evaluate(config, folder)
     assert missing_tasks(config, folder) == []
-    weights = base / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    flip(base / "model.safetensors")
     assert missing_tasks(config, folder) == ["piqa_full"]

@@ -43,6 +43,17 @@ def test_each_step_once_after_a_resume(tmp_path: Path) -> None:
     assert sent.is_finished
 
 
+def test_a_damaged_line_costs_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path, 0) as log:
+        fill(log, range(1, 6), run=1)
+    lines = path.read_text().splitlines()
+    lines[1:1] = ['{"step": garb', '{"loss": 1}', "3", "[" * 100_000]
+    path.write_text("\n".join(lines) + "\n")
+    with MetricsLog(path, 5):
+        assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4, 5]
+
+
 def test_a_new_start_drops_everything(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for run in (1, 2):
