@@ -99,7 +99,7 @@ def test_too_many_lost_rows_are_refused_with_reasons(tmp_path: Path, make_run: M
         ("x.json", json.dumps([GOOD] * 9, indent=0).encode()[:-1] + b",\n", "x.json:39"),
         ("x.json", json.dumps([GOOD] * 9, indent=0).encode()[:-9], "x.json:34"),
         ("x.csv", b"instruction,output\n" + b"a,b\n" * 9 + b'"a,b\n' + b"a,b\n" * 9, "x.csv:11"),
-        ("x.jsonl.gz", gzip.compress(json.dumps(GOOD).encode() + b"\n")[:-4], "x.jsonl.gz:2"),
+        ("x.jsonl.gz", gzip.compress(json.dumps(GOOD).encode() + b"\n", mtime=0)[:-4], "x.jsonl.gz:2"),
     ],
 )
 @pytest.mark.parametrize("source", [{}, {"count": 2}])
