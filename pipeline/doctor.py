@@ -48,7 +48,7 @@ def _libraries() -> Iterator[Finding]:
         version, tested = installed(name), ranges.get(name, "")
         essential = name not in OPTIONAL
         if not version:
-            advice = "pip install 'dualtune[deepspeed]' for sharded training" if name == "deepspeed" else ""
+            advice = "pip install -e '.[deepspeed]' for sharded training" if name == "deepspeed" else ""
             yield Finding(name, "not installed", False, advice or "pip install dualtune", essential)
         elif tested and not _within(version, tested):
             yield Finding(name, version, False, f"outside the tested range {tested}: results may differ")

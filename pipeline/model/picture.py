@@ -66,7 +66,7 @@ def save_png(mask: Tensor, prompt: int, title: str, file: Path) -> None:
         from matplotlib.colors import ListedColormap
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError("--png needs matplotlib: pip install 'dualtune[plots]'") from None
+        raise UserError("--png needs matplotlib: pip install -e '.[plots]'") from None
     shades = mask.int()
     shades[prompt:] *= 2
     size = 2 + len(mask) / 6

@@ -27,7 +27,7 @@ def check_trackers(names: Sequence[str]) -> None:
     """
     for name in names:
         if not any(map(installed, TRACKERS[name])):
-            raise UserError(f"training.trackers: {name} is not installed: pip install 'dualtune[trackers]'")
+            raise UserError(f"training.trackers: {name} is not installed: pip install -e '.[trackers]'")
 
 
 OWNED = {

@@ -28,7 +28,7 @@ def deepspeed_json(training: TrainingConfig, nvme: dict[str, Any] | None = None)
     """
     zero = training.zero
     if not installed("deepspeed"):
-        raise UserError(f"training.zero.stage = {zero.stage} needs DeepSpeed: pip install 'dualtune[deepspeed]'")
+        raise UserError(f"training.zero.stage = {zero.stage} needs DeepSpeed: pip install -e '.[deepspeed]'")
     sharding: dict[str, Any] = {"stage": zero.stage}
     for name, place in (("offload_optimizer", zero.offload_optimizer), ("offload_param", zero.offload_parameters)):
         if place != "none":

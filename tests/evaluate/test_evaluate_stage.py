@@ -202,8 +202,7 @@ def test_what_the_training_stage_leaves_is_accepted_until_it_changes(tmp_path: P
     assert missing_tasks(config, folder) == []
 
     changes = {
-        folder.model
-        / "adapter_model.safetensors": "adapter_model.safetensors: not what the training wrote",
+        folder.model / "adapter_model.safetensors": "adapter_model.safetensors: not what the training wrote",
         base / "model.safetensors": "base: has changed since .* was trained on it",
     }
     for file, words in changes.items():

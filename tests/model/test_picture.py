@@ -48,5 +48,5 @@ def test_every_pattern_as_a_picture(tmp_path: Path, name: str) -> None:
 
 def test_without_matplotlib_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=r"pip install 'dualtune\[plots\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[plots\]'"):
         save_png(sample_mask("causal", {}, 3, 1), 3, "causal", tmp_path / "mask.png")

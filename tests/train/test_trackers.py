@@ -91,7 +91,7 @@ def test_tracker_that_is_not_installed_is_refused_before_data_are_read(
 ) -> None:
     monkeypatch.setattr(train_config, "installed", lambda name: "")
     config = run_config(tmp_path / "runs", trackers=["wandb"])
-    with pytest.raises(UserError, match=r"wandb is not installed: pip install 'dualtune\[trackers\]'"):
+    with pytest.raises(UserError, match=r"wandb is not installed: pip install -e '\.\[trackers\]'"):
         run_missing(config, RunFolder.of(config), print)
 
 
