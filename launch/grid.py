@@ -104,6 +104,9 @@ class Builder:
             for cells in zip(*options.values(), strict=True):
                 place = len(ready) + len(waiting)
                 waiting.append(Waiting(self.tuner.name(point), place, dict(zip(options, cells, strict=True))))
+        if self.tuner and not waiting:
+            keys = ", ".join(self.tuner.tune.over)
+            raise UserError(f"{self.path}: tune.over: no run is another one by another {keys}: nothing to choose")
         for chosen in waiting[0].options if waiting else [""]:
             _refuse_twins([*ready, *(one.options[chosen] for one in waiting)], self.path, chosen)
         names = dict.fromkeys(one.choice for one in waiting)

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import StageError
+from pipeline.errors import StageError, UserError
 
 _UMASK = os.umask(0o022)  # it can only be read by setting it
 os.umask(_UMASK)
@@ -163,6 +163,18 @@ def read_file(path: Path) -> bytes:
 
 def _opened_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
+
+
+def expanded(path: str | Path) -> Path:
+    """A path with the home folder in place of `~` or `~user`.
+
+    Raises:
+        UserError: there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"{path}: there is no such user, in whose home folder it would be") from None
 
 
 def read_json(path: Path) -> Any | None:

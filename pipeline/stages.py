@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pipeline.checks import check_run
 from pipeline.config import RunConfig, to_yaml
 from pipeline.errors import StageError, UserError, one_line
-from pipeline.files import read_json, write_json
+from pipeline.files import expanded, read_json, write_json
 from pipeline.run_folder import RunFolder
 from pipeline.share import Share
 from pipeline.versions import versions
@@ -75,7 +75,7 @@ def changed_data(folder: RunFolder) -> list[str]:
         return ["the data"]
     try:
         hashes = {source["source"]: source["sha256"] for source in manifest["sources"]}
-        paths = {Path(path).expanduser(): hashes[label] for label, path in manifest["paths"].items()}
+        paths = {expanded(path): hashes[label] for label, path in manifest["paths"].items()}
     except (KeyError, TypeError, AttributeError):  # damaged: like one that is not there
         return []
     return [str(path) for path, content in paths.items() if path.is_file() and content_hash(path) != content]

@@ -99,6 +99,8 @@ def _section(text: str) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     """The content, of which no more is read than a configuration can have."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(f"{path}: is no regular file (it is read more than once: a pipe, as of <(...), won't do)")
     with path.open("rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:

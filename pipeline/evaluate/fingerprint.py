@@ -11,7 +11,7 @@ from pipeline.config import RunConfig, digest, signature
 from pipeline.errors import StageError, UserError
 from pipeline.evaluate.catalogue import TASKS, template_of
 from pipeline.evaluate.config import EvaluationConfig, TaskFiles
-from pipeline.files import read_json
+from pipeline.files import expanded, read_json
 from pipeline.prepare.config import TemplateTexts
 from pipeline.prepare.templates import template_hash
 from pipeline.run_folder import RunFolder
@@ -93,7 +93,7 @@ def data_paths(task: str, data: TaskFiles) -> dict[str, Path]:
     Raises:
         UserError: a file is not there.
     """
-    paths = {split: Path(file).expanduser() for split, file in data.files.items()}
+    paths = {split: expanded(file) for split, file in data.files.items()}
     for split, path in paths.items():
         if not path.exists():
             key = task if split == "test" else f"{task}.{split}"

@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from pipeline.errors import UserError, did_you_mean
+from pipeline.files import expanded
 from pipeline.model.patterns import PATTERNS, Scope
 from pipeline.schema import Schema
 
@@ -175,7 +176,7 @@ def refuse_missing_folder(model: ModelConfig) -> None:
     Raises:
         UserError: it is not there.
     """
-    path = Path(model.name).expanduser()
+    path = expanded(model.name)
     is_local = path.is_absolute() or model.name.count("/") > 1 or model.name.startswith((".", "~"))
     beside = path.parent != Path() and path.parent.is_dir()
     if (is_local or beside) and not path.is_dir():

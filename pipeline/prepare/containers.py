@@ -18,6 +18,7 @@ from typing import BinaryIO
 import zstandard
 
 from pipeline.errors import UserError
+from pipeline.files import expanded
 from pipeline.prepare.record import Fault
 
 ENDINGS = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".arrow", ".txt")
@@ -145,7 +146,7 @@ def find_files(path: str, pattern: str | None) -> Found:
     Raises:
         UserError: there is no such file, none fits, the archive is broken, or holds further archives.
     """
-    place = Path(path).expanduser()
+    place = expanded(path)
     if place.is_file() and place.suffix.lower() == ".zip":
         return _members(place, path, pattern)
     if place.is_file():
@@ -170,8 +171,9 @@ def _refuse_missing(place: Path, path: str) -> None:
 
 
 def _globbed(folder: Path, shown: str, pattern: str) -> Found:
-    names = sorted(glob(pattern, root_dir=folder, recursive=True))
-    files = [DataFile(folder / name, f"{folder / name}", name) for name in names if (folder / name).is_file()]
+    names = sorted(glob(pattern, root_dir=folder, recursive=True), key=lambda name: (name.count("/"), name))
+    once = {(folder / name).resolve(): name for name in reversed(names) if (folder / name).is_file()}  # links may loop
+    files = [DataFile(folder / name, f"{folder / name}", name) for name in sorted(once.values())]
     return _sorted_out(files, shown, pattern)
 
 

@@ -11,6 +11,7 @@ import yaml
 from pipeline.errors import UserError
 from pipeline.evaluate.catalogue import TASKS, scored_split
 from pipeline.evaluate.config import EvaluationConfig
+from pipeline.files import expanded
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.record import Record
 from pipeline.prepare.sources import Source, open_sources
@@ -51,7 +52,7 @@ def _definition(task: str, evaluation: EvaluationConfig, path: str) -> dict[str,
     """The task's file, as far as its local data have splits: the harness takes seconds to find one of its own."""
     if task in TASKS:
         return _own_definition(task)
-    if not Path(path).expanduser().is_dir():
+    if not expanded(path).is_dir():
         return {}
     from pipeline.evaluate.suite import definition_of, manager
 

@@ -4,9 +4,9 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import zip_longest
-from pathlib import Path
 
 from pipeline.errors import UserError
+from pipeline.files import expanded
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.containers import DAMAGES
 from pipeline.prepare.record import Fault, Record
@@ -19,13 +19,13 @@ def read_labels(config: SourceConfig) -> list[str]:
         UserError: there is no such file, or it is damaged or not UTF-8.
     """
     name = str(config.labels)
-    source = Path(config.path).expanduser()
+    source = expanded(config.path)
     try:
         if source.suffix.lower() == ".zip" and source.is_file():
             with zipfile.ZipFile(source) as archive:
                 content = archive.read(name)
         else:
-            content = Path(name).expanduser().read_bytes()
+            content = expanded(name).read_bytes()
         return content.decode("utf-8-sig").rstrip().splitlines()
     except KeyError:
         raise UserError(f"labels: {config.path} holds no file {name!r}") from None

@@ -12,6 +12,7 @@ from typing import Any
 import datasets
 
 from pipeline.errors import UserError
+from pipeline.files import expanded
 from pipeline.prepare.config import SourceConfig
 from pipeline.prepare.containers import DAMAGES, DataFile, content_hash, find_files
 from pipeline.prepare.labels import join_labels, read_labels
@@ -189,7 +190,7 @@ def _rows(files: list[DataFile], config: SourceConfig) -> Iterator[Record]:
 
 
 def _of_dataset(config: SourceConfig, label: str) -> Source:
-    path = Path(config.path).expanduser()
+    path = expanded(config.path)
     dataset = _dataset(config, path)
     return Source(label, config, _dataset_hash(dataset), lambda: read_dataset(dataset))
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from pipeline.errors import UserError
+from pipeline.files import expanded
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def _module(place: str, shown: str) -> ModuleType:
     try:
         if not place.endswith(".py"):
             return importlib.import_module(place)
-        path = Path(place).expanduser()
+        path = expanded(place)
         if not path.is_file():
             raise UserError(f"{shown}: there is no file {place}")
         spec = importlib.util.spec_from_file_location(f"user_{path.stem}", path)

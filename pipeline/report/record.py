@@ -70,6 +70,11 @@ class Evaluation(BaseModel):
         return float(self.metrics[self.main_metric]) / (self.full_score or 1) + 0.0  # never -0.0
 
     @property
+    def cut(self) -> int | None:
+        """The limit, if it can have left documents out."""
+        return self.limit if self.limit is not None and self.documents >= self.limit else None
+
+    @property
     def lower_is_better(self) -> bool:
         return self.higher_is_better.get(self.main_metric) is False
 
@@ -77,7 +82,7 @@ class Evaluation(BaseModel):
     def conditions(self) -> dict[str, Any]:
         """What must be equal for two numbers to stand in one column."""
         return {
-            "limit": self.limit,
+            "limit": self.cut,
             "documents": self.documents,
             "metric": self.main_metric,
             "task version": self.task_version,
@@ -118,7 +123,7 @@ class Record(Planned):
 
     @property
     def is_full(self) -> bool:
-        return self.evaluation.limit is None
+        return self.evaluation.cut is None
 
     @property
     def facts(self) -> dict[str, Any]:

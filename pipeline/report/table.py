@@ -143,7 +143,7 @@ def _measured(column: Column, outcomes: Sequence[Outcome], layout: Layout) -> Co
         unit=BARE if found.full_score is None else replace(PERCENT, decimals=layout.decimals),
         lower_is_better=found.lower_is_better,
         documents=found.documents,
-        limit=found.limit,
+        limit=found.cut,
     )
 
 

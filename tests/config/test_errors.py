@@ -1,5 +1,6 @@
 """A user's mistake in a configuration: one sentence that names the culprit and what was allowed."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import yaml
 from launch.grid import load_grid
 from pipeline.config import RunConfig, load_config, parse_config, signature
 from pipeline.errors import UserError
+from pipeline.model.config import refuse_missing_folder
 
 VALID: dict[str, Any] = {
     "model": "models/tiny",
@@ -162,6 +164,17 @@ def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes | None, expe
     if content is not None:
         path.write_bytes(content)
     assert message(path).startswith(expected)
+
+
+def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.yaml")
+    assert message(tmp_path / "run.yaml").startswith("is no regular file (it is read more than once")
+
+
+def test_a_home_folder_of_nobody_is_named(write_config: WriteConfig) -> None:
+    config = load_config(write_config(model="~nobody_of_this_name/model"))
+    with pytest.raises(UserError, match="~nobody_of_this_name/model: there is no such user"):
+        refuse_missing_folder(config.model)
 
 
 def test_a_folder_is_no_configuration(tmp_path: Path) -> None:

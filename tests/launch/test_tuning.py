@@ -184,11 +184,13 @@ def test_several_keys_give_every_combination(tmp_path: Path) -> None:
         ({"at": {"row": "Fixed"}}, "Fixed is the same run whatever is chosen"),
         ({"over": {RATE: [1e-4]}}, "alone leaves no choice"),
         ({"over": {"training.learning_rat": [1, 2]}}, "training.learning_rat"),
+        ({"over": {"evaluation.add_bos": [False, True]}, "metric": "csqa_full", "mode": "max"},
+         "tune.over: no run is another one by another evaluation.add_bos: nothing to choose"),
         ({"by": ["rows"]}, "tune.by: there is no axis 'rows', did you mean 'row'?"),
         ({"metric": "csqa_full"}, "mode is missing"),
         ({"metrics": "csqa_full"}, "tune.metrics"),
     ],
-)
+)  # fmt: skip
 def test_a_choice_without_sense_is_refused(tmp_path: Path, tune: dict[str, Any], words: str) -> None:
     assert words in refused(tmp_path, tune=tune)
 

@@ -15,6 +15,7 @@ from prepare_inputs import DATA
 
 from pipeline.errors import UserError
 from pipeline.prepare.config import SourceConfig
+from pipeline.prepare.containers import find_files
 from pipeline.prepare.record import Record
 from pipeline.prepare.sources import open_sources
 
@@ -261,6 +262,16 @@ def test_missing_and_unknown_files(tmp_path: Path) -> None:
     (tmp_path / "x.doc").write_text("text")
     with pytest.raises(UserError, match=r"x\.doc: unknown form of file, use one of \.json, \.jsonl"):
         _read(tmp_path / "x.doc")
+
+
+def test_links_that_loop_give_each_file_once(tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    (folder / "more").mkdir(parents=True)
+    for name in ("b.jsonl", "more/a.jsonl"):
+        (folder / name).write_text("{}\n")
+    (folder / "more" / "loop").symlink_to(folder)
+    files, _ = find_files(str(folder), "**/*.jsonl")
+    assert [file.name for file in files] == ["b.jsonl", "more/a.jsonl"]
 
 
 def test_hub_failures_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

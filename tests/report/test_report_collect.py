@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.report import Cell, Layout, build_table, cells_of
+from pipeline.report.caption import caption
 from pipeline.report.collect import collect
 from pipeline.report.record import Missing, Record
 from pipeline.report.statistics import Summary
@@ -164,6 +165,12 @@ def test_mixed_limits_are_set_aside_for_the_full_ones(make_run: MakeRun) -> None
     full = make_run("B", 42, {"piqa": 0.5}, method="bitune", piqa={"documents": 1838})
     expected = "not comparable: limit 60, the column has none; documents 60, the column has 1838"
     assert reasons([limited, full]) == [expected, None]
+
+
+def test_a_limit_that_left_nothing_out_is_none(make_run: MakeRun) -> None:
+    cells = [make_run("A", 42, {"piqa": 0.9}, limit=400), make_run("B", 42, {"piqa": 0.5}, method="bitune")]
+    assert reasons(cells) == [None, None]
+    assert "evaluated in full" in caption(build_table(cells, "T"), Layout())
 
 
 def test_another_task_hash_is_set_aside(make_run: MakeRun) -> None:

@@ -57,7 +57,7 @@ def test_the_caption_names_limits_and_single_runs(make_run: MakeRun) -> None:
     cells = [make_run("A", 42, {"piqa": 0.5, "arc": 0.5}, limit=60, arc={"documents": 40})]
     assert build_table(cells, "T").caption == (
         "Metric: acc in percent. One run in each row (n = 1), so no spread is given. Documents per task: piqa 60, "
-        "arc 40. Every task was limited to its first documents: not comparable with full evaluations."
+        "arc 40. piqa was limited to its first documents: not comparable with full evaluations."
     )
 
 
