@@ -50,14 +50,15 @@ class LocalExecutor:
         todo = [planned.cell for planned in plans if not planned.complete]
         self._total = len(todo)
         pool = ThreadPoolExecutor(self.jobs)
+        before = signal.signal(signal.SIGTERM, _exit)  # a batch system's time limit: the cells get it too, and save
         try:
-            signal.signal(signal.SIGTERM, _exit)  # a batch system's time limit: the cells get it too, and save
             reasons = list(pool.map(self._run, range(1, len(todo) + 1), todo))
         except BaseException:
             self._stop()
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+            signal.signal(signal.SIGTERM, before)
         return [(cell, reason) for cell, reason in zip(todo, reasons, strict=True) if reason]
 
     def _run(self, number: int, cell: GridCell) -> str:
